@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the fake NVML library when a trainer computes, and how much GPU memory it holds.
 
-A trainer opens one file for its GPU (``0.activity PATH`` in the library's state file names it), and
-calls begin() and end() around what would run on the GPU. The library works out the utilisation of the
-last second from the intervals written here, as the driver does from running kernels; nobody sleeps,
-polls or samples to get it.
+A trainer opens one file for its GPU (``0.activity PATH`` in the library's state file names it) and
+calls begin() and end() around what would run on the GPU. The library works out the utilisation of
+the last second from the intervals written here, as the driver does from running kernels; nobody
+sleeps, polls or samples to get it.
 
 The file (little-endian, 64-bit words; README.md beside this file has the same table):
 
@@ -36,7 +36,7 @@ _SEQUENCE, _PID, _START_TICKS, _BUSY_TOTAL, _BUSY_SINCE, _MEMORY, _INTERVALS, _R
 
 
 class Activity:
-    """The writing end. ``pid`` is the process shown in NVML's process list, by default the caller's.
+    """The writing end. ``pid`` is the process in NVML's process list, by default the caller.
 
     Raises OSError if the file can't be made or no process has that pid.
     """
@@ -51,7 +51,7 @@ class Activity:
             head = struct.pack("<8sQQQ", MAGIC, 0, shown, _start_ticks(shown))
             os.pwrite(descriptor, head.ljust(SIZE, b"\0"), 0)
             self._map = mmap.mmap(descriptor, SIZE)
-            os.rename(fresh, path)  # the library never sees a file half made
+            os.replace(fresh, path)  # the library never sees a file half made
         except BaseException:
             os.unlink(fresh)
             raise
@@ -80,19 +80,19 @@ class Activity:
         words[_BUSY_SINCE] = 0
         words[_SEQUENCE] += 1
 
-    def set_memory(self, bytes: int) -> None:
+    def set_memory(self, bytes: int) -> None:  # noqa: A002
         """GPU memory that this process holds from now on."""
         self._words[_MEMORY] = bytes
 
     @property
     def busy_total_ns(self) -> int:
-        """Busy time up to now, the running interval included: what a test compares readings with."""
+        """Busy time up to now, the running interval included, to compare readings with."""
         since = self._words[_BUSY_SINCE]
         running = time.monotonic_ns() - since if since else 0
         return self._words[_BUSY_TOTAL] + running
 
     def close(self) -> None:
-        """Idle, no memory, and out of the process list. The file stays, for the library to see it."""
+        """Idle, no memory, out of the process list. The file stays, for the library to read."""
         self.end()
         self._words[_MEMORY] = 0
         self._words[_PID] = 0
