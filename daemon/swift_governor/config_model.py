@@ -3,9 +3,9 @@
 
 The unit is in a field's name (``period_s``, ``floor_per_rank_cores``); shares and utilisations are
 ratios 0-1. A field is named as its key in config.yaml, with the unit behind it: the key
-``control.period`` is ``config.control.period_s``. Defaults, ranges and help are not here but in the one
-table that the parser is made from (config_schema). Make one with ``config.load()`` or, for the values
-that the package ships, ``config.default_config()``; vary one in a test with ``dataclasses.replace``.
+``control.period`` is ``config.control.period_s``. Defaults, ranges and help are not here but in the
+one table that the parser is made from (config_schema). Make one with ``config.load()`` or, for the
+values that the package ships, ``config.default_config()``; vary it with ``dataclasses.replace``.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Policy:
 class Tier:
     """What a class of jobs gets. ``mode`` None: as the global mode.
 
-    ``policy`` and ``otherwise`` are set for the inference tier alone: a job whose verb belongs there,
-    but which the policy does not name, goes to the tier called ``otherwise``.
+    ``policy`` and ``otherwise`` are set for the inference tier alone: a job whose verb belongs
+    there, but which the policy does not name, goes to the tier called ``otherwise``.
     """
 
     verbs: tuple[str, ...]
@@ -115,9 +115,9 @@ class GpuControl:
 class Control:
     """The loop on each GPU's utilisation.
 
-    ``gain`` is dimensionless (the loop works on logarithms), ``max_step`` the largest factor that one
-    step may change a quota by, ``min_samples_ratio`` the part of a window's readings that must be there.
-    ``gpus`` is keyed by index as written ("0") or by UUID ("GPU-…").
+    ``gain`` is dimensionless (the loop works on logarithms), ``max_step`` the largest factor that
+    one step may change a quota by, ``min_samples_ratio`` the part of a window's readings that must
+    be there. ``gpus`` is keyed by index as written ("0") or by UUID ("GPU-…").
     """
 
     enabled: bool
@@ -144,7 +144,7 @@ class Control:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """When a job's micro-batch is changed. Memory and wait are ratios of the GPU's and of wall time."""
+    """When a job's micro-batch changes. Memory is a ratio of the GPU's, wait of wall time."""
 
     enabled: bool
     memory_ceiling: float
@@ -179,8 +179,8 @@ class Exporter:
 class Config:
     """All that a person may set. Equal when the values are, wherever they were set.
 
-    ``sources`` says where each key that a file sets was set ("/etc/…/config.yaml:12"), by its dotted
-    path; keys that are not in it have their default. ``files`` are those read, in that order.
+    ``sources`` says where each key that a file sets was set ("/etc/…/config.yaml:12"), by its
+    dotted path; the others have their default. ``files`` are those read, in that order.
     """
 
     mode: Mode

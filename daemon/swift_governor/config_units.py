@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of value a configuration has: how each is read, shown, and named to a person.
+
+A kind turns what was written into a value or refuses it, and turns the value back into what could
+have been written: reading what ``show`` gives is the same value again, exactly, since amounts are
+scaled in decimal and never in binary.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Generic, Protocol, TypeVar
+
+from .config_model import Address, Cap
+
+# Each unit that a person may write: what it measures, and its size in the unit the program uses.
+UNITS: Mapping[str, tuple[str, Decimal]] = {
+    "%": ("a share", Decimal("0.01")),
+    "cores": ("a number of cores", Decimal(1)),
+    "core": ("a number of cores", Decimal(1)),
+    "ms": ("a time", Decimal("0.001")),
+    "s": ("a time", Decimal(1)),
+    "min": ("a time", Decimal(60)),
+    "h": ("a time", Decimal(3600)),
+    "KiB": ("an amount of memory", Decimal(1 << 10)),
+    "MiB": ("an amount of memory", Decimal(1 << 20)),
+    "GiB": ("an amount of memory", Decimal(1 << 30)),
+    "TiB": ("an amount of memory", Decimal(1 << 40)),
+}
+# How an amount is shown: the largest of these units in which it is at least 1, else the last.
+SHOWN_UNITS: Mapping[str, tuple[str, ...]] = {
+    "a share": ("%",),
+    "a number of cores": ("cores",),
+    "a time": ("h", "min", "s", "ms"),
+}
+_AMOUNT = re.compile(r"([+-]?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([A-Za-zµ%]{0,12})")
+_LONGEST_SHOWN = 40
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One value as written. ``tag`` is what YAML takes it for: str, int, float, bool, null …"""
+
+    text: str
+    quoted: bool = False
+    tag: str = "str"
+
+
+class RefusedError(Exception):
+    """What was written is not of this kind. ``nearest``: what was probably meant, "" if unknown."""
+
+    def __init__(self, what: str, nearest: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.nearest = nearest
+
+
+class Kind(Protocol[T]):
+    """What every kind of value can do."""
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, for a person."""
+
+    @property
+    def suffix(self) -> str:
+        """What the dataclass field's name has behind the key's name: the unit, or ""."""
+
+    def parse(self, written: Scalar) -> T:
+        """The value, or ``RefusedError``."""
+
+    def show(self, value: T) -> str:
+        """The value as YAML, on one line."""
+
+
+def quote(text: str) -> str:
+    """What a person wrote, in backticks: shortened, and nothing that a terminal would obey."""
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:_LONGEST_SHOWN])
+    return f"`{shown}{'…' if len(text) > _LONGEST_SHOWN else ''}`"
+
+
+def nearest(text: str, names: Iterable[str]) -> str:
+    """The name most like ``text``, or "" if none is."""
+    by_lower = {name.lower(): name for name in names}
+    found = difflib.get_close_matches(text[:64].lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else ""
+
+
+def either(names: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *some, last = names
+    return f"{', '.join(some)} or {last}" if some else last
+
+
+def _plain(amount: Decimal) -> str:
+    text = format(amount, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _show_amount(value: float, dimension: str) -> str:
+    exact = Decimal(repr(value))
+    units = SHOWN_UNITS[dimension]
+    if not exact and dimension == "a time":
+        return "0 s"
+    for unit in units:
+        shown = _plain(exact / UNITS[unit][1])
+        # A unit that divides badly (7 s in hours) would be shown rounded: take a smaller one.
+        if abs(exact) >= UNITS[unit][1] and Decimal(shown) * UNITS[unit][1] == exact:
+            return f"{shown} {unit}"
+    return f"{_plain(exact / UNITS[units[-1]][1])} {units[-1]}"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number with a unit, such as ``60 %``; read as a float in the program's unit."""
+
+    dimension: str
+    low: str
+    high: str
+    suffix: str = ""
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.dimension} from {self.low} to {self.high}"
+
+    def parse(self, written: Scalar) -> float:
+        matched = _AMOUNT.fullmatch(written.text.strip())
+        if written.tag in ("bool", "null") or not matched:
+            raise RefusedError(f"{quote(written.text)} is not {self.dimension}")
+        number, unit = matched.groups()
+        default_unit = _AMOUNT.fullmatch(self.low).group(2)  # type: ignore[union-attr]
+        if not unit:
+            raise RefusedError(f"{quote(number)} has no unit", f"{number} {default_unit}")
+        dimension, factor = UNITS.get(unit, ("", Decimal(0)))
+        if not dimension:
+            ours = [name for name in UNITS if UNITS[name][0] == self.dimension]
+            guess = nearest(unit, ours) or next((u for u in ours if unit[:1] == u[:1]), "")
+            raise RefusedError(f"`{unit}` is not a unit", f"{number} {guess}" if guess else "")
+        if dimension != self.dimension:
+            raise RefusedError(
+                f"{quote(written.text)} is {dimension}, and {self.dimension} is due here"
+            )
+        value = Decimal(number) * factor
+        if not self._bound(self.low) <= value <= self._bound(self.high):
+            raise RefusedError(f"{quote(written.text)} is out of range")
+        return float(value)
+
+    def show(self, value: float) -> str:
+        return _show_amount(value, self.dimension)
+
+    @staticmethod
+    def _bound(text: str) -> Decimal:
+        number, unit = text.split(" ")
+        return Decimal(number) * UNITS[unit][1]
+
+
+def share(low: str, high: str) -> Amount:
+    """A part of a whole, read as a ratio 0-1."""
+    return Amount("a share", low, high)
+
+
+def duration(low: str, high: str) -> Amount:
+    """A time, read in seconds."""
+    return Amount("a time", low, high, "_s")
+
+
+def core_count(low: str, high: str) -> Amount:
+    """A number of CPU cores."""
+    return Amount("a number of cores", low, high, "_cores")
+
+
+@dataclass(frozen=True)
+class CapKind:
+    """A ``Cap``: a share of the node, a number of cores, or none."""
+
+    allowed = "a share of the node (60 %), a number of cores (2 cores), or none"
+    suffix = ""
+    _share = share("1 %", "100 %")
+    _cores = core_count("0.1 cores", "4096 cores")
+
+    def parse(self, written: Scalar) -> Cap:
+        text = written.text.strip()
+        if text == "none":
+            return Cap()
+        if written.tag == "null" or text.lower() in ("no", "off", "max", "unlimited", "false"):
+            raise RefusedError(f"{quote(written.text)} is not a cap", "none")
+        if text.endswith("%"):
+            return Cap(share=self._share.parse(written))
+        return Cap(count=self._cores.parse(written))
+
+    def show(self, value: Cap) -> str:
+        if value.share is not None:
+            return self._share.show(value.share)
+        return "none" if value.count is None else self._cores.show(value.count)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number without a unit; ``whole``: an integer."""
+
+    low: str
+    high: str
+    whole: bool = False
+    suffix = ""
+
+    @property
+    def allowed(self) -> str:
+        return f"a {'whole ' if self.whole else ''}number from {self.low} to {self.high}"
+
+    def parse(self, written: Scalar) -> float:
+        form = r"[+-]?[0-9]{1,9}" if self.whole else r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?"
+        if not re.fullmatch(form, written.text.strip()):
+            raise RefusedError(f"{quote(written.text)} is not a {'whole ' * self.whole}number")
+        if written.quoted:
+            raise RefusedError(f'"{written.text}" in quotes is text', written.text.strip())
+        value = Decimal(written.text)
+        if not Decimal(self.low) <= value <= Decimal(self.high):
+            raise RefusedError(f"{quote(written.text)} is out of range")
+        return int(value) if self.whole else float(value)
+
+    def show(self, value: float) -> str:
+        return _plain(Decimal(repr(value)))
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    allowed = "true or false"
+    suffix = ""
+
+    def parse(self, written: Scalar) -> bool:
+        if written.tag != "bool":
+            raise RefusedError(
+                f"{quote(written.text)} is not true or false", nearest(written.text, _FLAGS)
+            )
+        return written.text.lower() in ("true", "yes", "on")
+
+    def show(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+_FLAGS = ("true", "false")
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """One of a few words, each with the value that it stands for."""
+
+    values: Mapping[str, T]
+    suffix = ""
+
+    @property
+    def allowed(self) -> str:
+        return either(self.values)
+
+    def parse(self, written: Scalar) -> T:
+        if written.text not in self.values:
+            raise RefusedError(
+                f"{quote(written.text)} is not known here", nearest(written.text, self.values)
+            )
+        return self.values[written.text]
+
+    def show(self, value: T) -> str:
+        return next(word for word, stands_for in self.values.items() if stands_for == value)
+
+
+def words(*names: str) -> Choice[str]:
+    """A choice of words that stand for themselves."""
+    return Choice({name: name for name in names})
+
+
+@dataclass(frozen=True)
+class Text:
+    """A word to compare with: a name or a shell glob. ``ending``: what it has to end in."""
+
+    allowed: str
+    ending: str = ""
+    suffix = ""
+
+    def parse(self, written: Scalar) -> str:
+        text = written.text
+        if written.tag in ("null", "bool") and not written.quoted:
+            # YAML 1.1 reads no, on and ~ as something else than the words they look like.
+            raise RefusedError(
+                f"{quote(text)} is not text in YAML unless it is in quotes", f'"{text}"'
+            )
+        if not text or len(text) > 256 or not text.isprintable() or text != text.strip():
+            raise RefusedError(f"{quote(text)} is empty, too long, or has odd characters in it")
+        if not text.endswith(self.ending):
+            raise RefusedError(f"{quote(text)} does not end in {self.ending}", text + self.ending)
+        if self.ending and fnmatch.fnmatchcase("sshd" + self.ending, text):
+            raise RefusedError(f"{quote(text)} would match sshd{self.ending} too")
+        return text
+
+    def show(self, value: str) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class AddressKind:
+    """Where to listen, as ``127.0.0.1:11470`` or ``[::1]:11470``."""
+
+    allowed = "an IP address and a port, such as 127.0.0.1:11470 or [::1]:11470"
+    suffix = ""
+
+    def parse(self, written: Scalar) -> Address:
+        matched = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+):([0-9]{1,5})", written.text)
+        if not matched:
+            raise RefusedError(f"{quote(written.text)} is not an address and a port")
+        host, port = matched.group(1).strip("[]"), int(matched.group(2))
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            guess = f"127.0.0.1:{port}" if host == "localhost" else ""
+            raise RefusedError(f"{quote(host)} is not an IP address", guess) from None
+        if not 1 <= port <= 65535:
+            raise RefusedError(f"the port {port} is not from 1 to 65535")
+        return Address(host, port)
+
+    def show(self, value: Address) -> str:
+        host = f"[{value.host}]" if ":" in value.host else value.host
+        return json.dumps(f"{host}:{value.port}")
