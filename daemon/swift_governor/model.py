@@ -276,6 +276,18 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Orders:
+    """What a person set by hand through the socket; it lasts until unset or the daemon stops.
+
+    ``loops``: GPU index → quota in cores while its loop is off (None: off, and no quota).
+    ``micro_batches``: job name → micro-batch.
+    """
+
+    loops: Mapping[int, float | None] = field(default_factory=dict)
+    micro_batches: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """All that one tick's decision may look at. decide() sees nothing else, and no clock."""
 
@@ -288,6 +300,9 @@ class Snapshot:
     trainers: Mapping[ProcessId, TrainerReport] = field(default_factory=dict)
     pressure: Pressure = Pressure()
     users: Mapping[int, str] = field(default_factory=dict)
+    groups: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    session_leaders: frozenset[int] = frozenset()
+    orders: Orders = Orders()
 
 
 # ----------------------------------------------------------------------------------------- deciding
