@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells what the other rooms saw, decided and did; changes nothing."""

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds a loop, in words an operator reads at 3 a.m.; short enough for a column."""
+
+from __future__ import annotations
+
+HELD_BY = {
+    "none": "moving freely",
+    "dead-band": "in its band",
+    "floor": "at the floor of cores",
+    "ceiling": "at the ceiling",
+    "not-binding": "not short of CPU",
+    "no-signal": "no GPU reading",
+    "stale": "GPU reading too old",
+    "fault": "GPU fault",
+    "window-filling": "window filling",
+    "settling": "settling",
+    "no-job": "no training job",
+    "no-actuator": "nothing to move",
+    "off": "switched off",
+}
+
+
+def held_by(constraint: str) -> str:
+    """The words for a constraint; a word that a newer daemon sends is shown as it is."""
+    return HELD_BY.get(constraint, constraint)
