@@ -51,9 +51,9 @@ class Activity:
             head = struct.pack("<8sQQQ", MAGIC, 0, shown, _start_ticks(shown))
             os.pwrite(descriptor, head.ljust(SIZE, b"\0"), 0)
             self._map = mmap.mmap(descriptor, SIZE)
-            os.replace(fresh, path)  # the library never sees a file half made
+            os.rename(fresh, path)  # noqa: PTH104  the library never sees a file half made
         except BaseException:
-            os.unlink(fresh)
+            os.unlink(fresh)  # noqa: PTH108
             raise
         finally:
             os.close(descriptor)
