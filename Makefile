@@ -24,7 +24,7 @@ APT_PACKAGES := python3-venv python3-gi python3-pydbus python3-psutil python3-pr
   e2fsprogs fakeroot mmdebstrap openssh-client qemu-system-x86 util-linux
 
 PACKAGED := $(shell find daemon -type f -not -name '*.pyc' -not -path '*/*.egg-info/*' 2>/dev/null) \
-  $(wildcard systemd/* etc/swift-governor/* packaging/* packaging/*/*) README.md CHANGELOG.md
+  $(wildcard systemd/* etc/swift-governor/* etc/swift-governor/*/* packaging/* packaging/*/*) README.md CHANGELOG.md
 
 say = @printf '\n== %s\n'
 
@@ -122,12 +122,12 @@ rpm: $(RPM) ## Build the rpm into dist/
 
 $(STAGE)/.done: $(PACKAGED) | $(VENV)/ready
 	$(say) 'package: what it installs, into $(STAGE)'
-	packaging/stage.sh $(STAGE) "$$($(PY) -c 'import pynvml; print(pynvml.__file__)')"
+	packaging/stage.sh $(STAGE) "$$($(PY) -c 'import pynvml; print(pynvml.__file__)')" $(VERSION)
 	@touch $@
 
-$(DEB) $(RPM): dist/swift-governor%: $(STAGE)/.done
+$(DEB) $(RPM): $(STAGE)/.done packaging/nfpm.yaml $(wildcard packaging/scripts/*)
 	$(say) 'package: $@'
-	@mkdir -p dist
+	@mkdir -p $(@D)
 	@rm -rf build/package && cp -a $(STAGE) build/package && rm build/package/.done
 	VERSION=$(VERSION) $(VENV)/bin/nfpm package --config packaging/nfpm.yaml \
 	  --packager $(if $(filter %.deb,$@),deb,rpm) --target $@

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Lays out what the package installs, as it will lie, in one folder:
-#   packaging/stage.sh FOLDER PYNVML.py
+#   packaging/stage.sh FOLDER PYNVML.py VERSION
 # Only what is named here gets in: no test, no cache, no work file.
 set -euo pipefail
 
 stage=$(realpath -m "$1")
 pynvml=$2
+version=$3
 umask 022
 
 rm -rf "$stage"
@@ -20,7 +21,11 @@ done
 find "$lib" -type f -exec chmod 0644 {} +
 install -m 0644 "$pynvml" "$lib/pynvml.py"
 install -m 0755 packaging/launch.py "$lib/launch.py"
-install -D -m 0755 packaging/rtupdate.sh "$stage/usr/share/python3/runtime.d/swift-governor.rtupdate"
+for program in swift-governord swift-governor-sampler swift-governor-exporter swift-governor-release; do
+    ln -s launch.py "$lib/$program"
+done
+mkdir -p "$stage/usr/bin"
+ln -s ../lib/swift-governor/launch.py "$stage/usr/bin/swift-governor"
 
 units=$stage/usr/lib/systemd/system
 mkdir -p "$units"
@@ -32,7 +37,8 @@ mkdir -p "$doc" "$stage/usr/share/man/man8"
 install -m 0644 README.md packaging/copyright "$doc"
 gzip -9n <CHANGELOG.md >"$doc/changelog.gz"
 gzip -9n <packaging/changelog.Debian >"$doc/changelog.Debian.gz"
-gzip -9n <packaging/man/swift-governor.8 >"$stage/usr/share/man/man8/swift-governor.8.gz"
+sed "s/@VERSION@/$version/" packaging/man/swift-governor.8 |
+    gzip -9n >"$stage/usr/share/man/man8/swift-governor.8.gz"
 if [ "${SOURCE_DATE_EPOCH:-}" ]; then
     find "$stage" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 fi

@@ -11,9 +11,7 @@ trap 'rm -rf "$copy"' EXIT
 
 # verify looks for the programs of ExecStart= and for Wants= beside the units: let it find them here.
 for unit in "$units"/*; do
-    sed -e "s#=/usr/lib/swift-governor/swift-governor[a-z-]*#=$stage/usr/lib/swift-governor/launch.py#" \
-        -e "s#=/usr/bin/swift-governor#=$stage/usr/lib/swift-governor/launch.py#" \
-        "$unit" >"$copy/${unit##*/}"
+    sed -E "s#=(/usr/(lib/swift-governor/|bin/swift-governor))#=$stage\\1#" "$unit" >"$copy/${unit##*/}"
 done
 said=$(SYSTEMD_UNIT_PATH="$copy:" systemd-analyze verify --man=no "$copy"/* 2>&1) || {
     echo "$said"
