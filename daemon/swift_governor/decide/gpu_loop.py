@@ -39,6 +39,9 @@ TRIM_BELOW = 0.75
 THROTTLED_SHARE = 0.05
 """A quota binds when this share of the window's CFS periods was throttled."""
 
+LEAVE_BAND = 1.5
+"""Hysteresis: a loop in its band leaves it at this many half-widths from the target."""
+
 QUANTUM_CORES = 0.01
 """Outputs are multiples of this: 1 ms of a 100 ms period, the kernel's least quota."""
 
@@ -86,6 +89,7 @@ class LoopMemory:
     output_cores: float | None = None
     state: LoopState | None = None
     moves: int = 0
+    in_band: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,8 @@ def _decide_window(settings: LoopSettings, memory: LoopMemory, seen: LoopInput) 
     if increment is None:
         return replace(fresh, state=_state(settings, seen, fresh, None, Constraint.NO_SIGNAL))
     applied = _applied(settings, memory, seen)
-    wanted, constraint = _output(settings, window, applied, increment.total)
+    wanted, constraint = _output(settings, window, applied, increment.total, memory.in_band)
+    fresh = replace(fresh, in_band=constraint is Constraint.DEAD_BAND)
     bounded = min(max(wanted, settings.floor_cores), settings.ceiling_cores)
     if bounded != wanted and constraint is Constraint.NONE:
         constraint = Constraint.FLOOR if bounded > wanted else Constraint.CEILING
@@ -231,16 +236,17 @@ def _applied(settings: LoopSettings, memory: LoopMemory, seen: LoopInput) -> flo
 
 
 def _output(
-    settings: LoopSettings, window: _Window, applied: float, increment: float
+    settings: LoopSettings, window: _Window, applied: float, increment: float, in_band: bool
 ) -> tuple[float, Constraint]:
     """Where the increment leads, given whether the quota binds: cores, and what holds them."""
     limit = math.log(settings.max_step)
     increment = min(max(increment, -limit), limit)
     deviation = window.mean - settings.target
     binds = window.throttled_share is None or window.throttled_share > THROTTLED_SHARE
-    if deviation > settings.dead_band and settings.target >= FEED_ABOVE:
+    band = settings.dead_band * (LEAVE_BAND if in_band else 1.0)
+    if deviation > band and settings.target >= FEED_ABOVE:
         return _trimmed(window, applied)
-    if abs(deviation) <= settings.dead_band:
+    if abs(deviation) <= band:
         return applied, Constraint.DEAD_BAND
     if deviation < 0:
         if not binds:
