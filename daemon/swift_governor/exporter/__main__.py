@@ -7,7 +7,6 @@ Exit codes: 0 ended by SIGTERM, 1 could not listen, 2 wrong arguments.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
@@ -18,7 +17,7 @@ from swift_governor.exporter import address
 from swift_governor.exporter.page import DEADLINE_S, Page
 from swift_governor.exporter.server import Server
 from swift_governor.link.client import SOCKET_PATH, call
-from swift_governor.service_notify import notify
+from swift_governor.service_notify import notify, watchdog_interval_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,10 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         server = Server(host, port, Page(fetch), _watchdog())
     except OSError as error:
-        print(  # noqa: T201: stderr of a service is the journal
+        sys.stderr.write(
             f"swift-governor-exporter: can't listen on {host}:{port}: {error.strerror}; "
-            "set another exporter.listen in /etc/swift-governor/config.yaml",
-            file=sys.stderr,
+            "set another exporter.listen in /etc/swift-governor/config.yaml\n"
         )
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -58,14 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _watchdog() -> Callable[[], None]:
-    """Tells systemd at half the time it allows that connections are still accepted."""
-    allowed = os.environ.get("WATCHDOG_USEC", "")
-    period_s = int(allowed) / 2e6 if allowed.isascii() and allowed.isdigit() else None
+    """Tells systemd that connections are still accepted, as often as it wants to hear it."""
+    interval_s = watchdog_interval_s()
     last = [0.0]
 
     def ping() -> None:
         now = time.monotonic()
-        if period_s is not None and now - last[0] >= period_s:
+        if interval_s is not None and now - last[0] >= interval_s:
             last[0] = now
             notify("WATCHDOG=1")
 

@@ -20,6 +20,11 @@ from typing import Any
 
 from swift_governor.exporter.page import CONTENT_TYPE, Page
 
+# socketserver types these by what a subclass makes of them.
+Connection = Any
+Peer = Any
+Stream = Any
+
 MOST_CONNECTIONS = 16
 REQUEST_BYTES = 16 * 1024
 # A connection ends after this long, however slowly its client sends or reads.
@@ -41,13 +46,14 @@ LANDING = b"""<!DOCTYPE html>
 <p>On the node: <code>swift-governor status</code></p></body></html>
 """
 
+_TEXT = "text/plain; charset=utf-8"
 _BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n"
 
 
 class _BoundedLines:
     """Lines of a request, up to REQUEST_BYTES in all (http.server alone would take 6 MiB)."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream, self._left = stream, REQUEST_BYTES
 
     def readline(self, size: int = -1) -> bytes:
@@ -57,7 +63,7 @@ class _BoundedLines:
             raise http.client.LineTooLong("request")
         return line
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401: what the stream has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what the stream has
         return getattr(self._stream, name)
 
 
@@ -84,17 +90,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif path == "/healthz":
             page.content()
             status = HTTPStatus.OK if page.up else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, "text/plain; charset=utf-8", b"ok\n" if page.up else b"no
-              answer\n")
+            self._answer(status, _TEXT, b"ok\n" if page.up else b"no answer\n")
         elif path == "/":
             self._answer(HTTPStatus.OK, "text/html; charset=utf-8", LANDING)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"see /metrics\n")
+            self._answer(HTTPStatus.NOT_FOUND, _TEXT, b"see /metrics\n")
 
-    do_HEAD = do_GET  # noqa: N815: the base class's names
+    do_HEAD = do_GET  # noqa: N815 - the base class's names
 
     def do_POST(self) -> None:
-        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", b"GET only\n")
+        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, _TEXT, b"GET only\n")
 
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST  # noqa: N815
 
@@ -113,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def version_string(self) -> str:
         return "swift-governor"
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002: the base class's name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Nothing: see the module's docstring."""
 
 
@@ -135,10 +140,10 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def server_bind(self) -> None:
         # HTTPServer's would look up the host's name, which can hang on a broken resolver.
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type:
-        ignore[assignment]
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Connection, client_address: Peer) -> None:
         with self._guard:
             full = len(self._open) >= MOST_CONNECTIONS
             if not full:
@@ -151,7 +156,7 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
             request.send(_BUSY)
         self.shutdown_request(request)
 
-    def shutdown_request(self, request: Any) -> None:
+    def shutdown_request(self, request: Connection) -> None:
         with self._guard:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -166,5 +171,5 @@ class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Connection, client_address: Peer) -> None:
         """A client that went away is no news; the thread ends and the next is served."""

@@ -126,7 +126,7 @@ def gpus(snapshot: Record) -> Iterable[tuple[Record, Record]]:
             {
                 "gpu": gpu["index"],
                 "UUID": gpu["uuid"],
-                "modelName": gpu["name"],
+                "model": gpu["name"],
                 "fault": gpu["fault"],
             },
             {**gpu, "is": 1, "faulty": 1 if gpu["fault"] else 0},

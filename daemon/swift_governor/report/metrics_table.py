@@ -198,7 +198,7 @@ GOVERNOR_TABLE: tuple[Metric, ...] = (
         ("sampler_up", "sampler.up", "Whether GPU readings are good and fresh."),
         ("sampler_age_seconds", "sampler.age_s", "Age of the last GPU reading at the last tick."),
     )),
-    *_metrics(rows_of.gpus, (*_GPU, "modelName"), (
+    *_metrics(rows_of.gpus, (*_GPU, "model"), (
         ("gpu_info", "is", "A GPU; always 1."),)),
     *_metrics(rows_of.gpus, (*_GPU, "fault"), (
         ("gpu_fault", "faulty", "Whether the GPU is quarantined, and why."),)),
