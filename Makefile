@@ -35,25 +35,29 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(VENV)/ready ## Install Debian packages that lack, and .venv with a working swift-governor
+	@$(VENV)/bin/swift-governor --help >/dev/null
+	@echo 'setup: $(VENV)/bin/swift-governor works'
 
-$(VENV)/ready: requirements-dev.txt pyproject.toml Makefile
-	$(say) 'setup: Debian packages'
-	@lacking=(); for p in $(APT_PACKAGES); do \
-	  [ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null || true)" = installed ] || lacking+=("$$p"); done; \
-	if [ $${#lacking[@]} -gt 0 ]; then \
-	  apt=(apt-get -o DPkg::Lock::Timeout=300); \
-	  if [ "$$(id -u)" -ne 0 ]; then \
-	    if command -v sudo >/dev/null; then apt=(sudo "$${apt[@]}"); \
-	    else echo "run as root: apt-get install --no-install-recommends $${lacking[*]}" >&2; exit 1; fi; fi; \
-	  echo "installing: $${lacking[*]}"; \
-	  "$${apt[@]}" -q update; \
-	  DEBIAN_FRONTEND=noninteractive "$${apt[@]}" -q -y install --no-install-recommends "$${lacking[@]}"; \
-	else echo 'all there'; fi
+.PHONY: packages
+packages:
+	@there=$$(dpkg-query -W -f '$${binary:Package} $${db:Status-Status}\n' $(APT_PACKAGES) 2>/dev/null | \
+	  sed -n 's/\(:[a-z0-9]*\)\? installed$$//p' || true); \
+	lacking=(); for p in $(APT_PACKAGES); do grep -qx "$$p" <<<"$$there" || lacking+=("$$p"); done; \
+	[ $${#lacking[@]} -gt 0 ] || exit 0; \
+	printf '\n== setup: Debian packages: %s\n' "$${lacking[*]}"; \
+	apt=(apt-get -o DPkg::Lock::Timeout=300 -q); \
+	if [ "$$(id -u)" -ne 0 ]; then \
+	  command -v sudo >/dev/null || \
+	    { echo "run as root: apt-get install --no-install-recommends $${lacking[*]}" >&2; exit 1; }; \
+	  apt=(sudo "$${apt[@]}"); fi; \
+	"$${apt[@]}" update; \
+	DEBIAN_FRONTEND=noninteractive "$${apt[@]}" -y install --no-install-recommends "$${lacking[@]}"
+
+$(VENV)/ready: requirements-dev.txt pyproject.toml | packages
 	$(say) 'setup: $(VENV) over $(SYSTEM_PYTHON)'
 	[ -x $(PY) ] || $(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
 	$(PY) -m pip --disable-pip-version-check --quiet install --requirement requirements-dev.txt
 	$(PY) -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
-	$(VENV)/bin/swift-governor --help >/dev/null
 	@touch $@
 
 demo: setup $(DEB) $(FAKE_NVML) ## The whole chain once in a throw-away VM, narrated
