@@ -38,6 +38,7 @@ from .config_show import effective
 from .config_yaml import Place, Table, drop_ins, laid_over, read_tree
 
 DEFAULT_PATH = "/etc/swift-governor/config.yaml"
+MAX_TOLD = 100  # a file that is no configuration at all is not told line by line
 
 __all__ = [
     "DEFAULT_PATH",
@@ -91,5 +92,9 @@ def _checked(tree: Table, files: tuple[str, ...], problems: list[Problem]) -> Co
     if problems:
         order = {file: position for position, file in enumerate(files)}
         problems.sort(key=lambda p: (order.get(p.file, len(order)), p.line, p.column))
+        untold = problems[MAX_TOLD:]
+        if untold:
+            rest = Place(untold[0].file, untold[0].line, untold[0].column)
+            problems[MAX_TOLD:] = [rest.problem(f"from here on {len(untold)} more errors")]
         raise ConfigError(tuple(problems))
     return config

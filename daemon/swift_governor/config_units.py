@@ -34,7 +34,7 @@ UNITS: Mapping[str, tuple[str, Decimal]] = {
     "GiB": ("an amount of memory", Decimal(1 << 30)),
     "TiB": ("an amount of memory", Decimal(1 << 40)),
 }
-# How an amount is shown: the largest of these units in which it is at least 1, else the last.
+# How an amount is shown: in the first of these units in which it is whole, else in the last.
 SHOWN_UNITS: Mapping[str, tuple[str, ...]] = {
     "a share": ("%",),
     "a number of cores": ("cores",),
@@ -108,15 +108,11 @@ def _plain(amount: Decimal) -> str:
 
 def _show_amount(value: float, dimension: str) -> str:
     exact = Decimal(repr(value))
-    units = SHOWN_UNITS[dimension]
     if not exact and dimension == "a time":
         return "0 s"
-    for unit in units:
-        shown = _plain(exact / UNITS[unit][1])
-        # A unit that divides badly (7 s in hours) would be shown rounded: take a smaller one.
-        if abs(exact) >= UNITS[unit][1] and Decimal(shown) * UNITS[unit][1] == exact:
-            return f"{shown} {unit}"
-    return f"{_plain(exact / UNITS[units[-1]][1])} {units[-1]}"
+    units = SHOWN_UNITS[dimension]
+    unit = next((u for u in units if exact % UNITS[u][1] == 0), units[-1])
+    return f"{_plain(exact / UNITS[unit][1])} {unit}"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from .config_model import Problem
 from .config_units import Scalar, quote
 
 MAX_BYTES = 1 << 20
-MAX_NODES = 20_000
+MAX_NODES = 5_000
 MAX_DEPTH = 16
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _SCALAR_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
@@ -108,7 +108,7 @@ def parse_tree(text: str, file: str, problems: list[Problem]) -> Table:
     tree = _tree(node, file, problems)
     if isinstance(tree, Table):
         return tree
-    if not problems:
+    if not (isinstance(tree, Leaf) and tree.scalar.tag == "null"):
         problems.append(tree.place.problem("the file is not a mapping", "lines of `key: value`"))
     return Table(start)
 
@@ -152,10 +152,8 @@ def _reason(error: Exception) -> str:
 def _read_text(path: str, problems: list[Problem]) -> str | None:
     place = Place(path)
     try:
-        # Without O_NONBLOCK a FIFO with this name would hold the daemon for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        with open(path, "rb", opener=_open_at_once) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 problems.append(place.problem("is not a regular file"))
                 return None
             data = stream.read(MAX_BYTES + 1)
@@ -172,6 +170,11 @@ def _read_text(path: str, problems: list[Problem]) -> str | None:
         where = _place_after(path, before)
         problems.append(where.problem(f"byte 0x{data[error.start]:02x} is not UTF-8", "UTF-8 text"))
         return None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    # Without O_NONBLOCK a FIFO with this name would hold the daemon for ever.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _place_after(file: str, before: str) -> Place:
