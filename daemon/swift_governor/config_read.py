@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .config_kinds import RefusedError, nearest, quote
 from .config_model import Config, Problem
 from .config_schema import Key, Section, children
-from .config_units import RefusedError, nearest, quote
 from .config_yaml import Items, Leaf, Place, Table, Tree, parse_tree
 
 

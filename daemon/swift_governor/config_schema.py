@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .config_kinds import AddressKind, Choice, Flag, Kind, Number, Text, words
 from .config_model import (
     EVALUATION,
     TIER_NAMES,
@@ -31,36 +32,11 @@ from .config_model import (
     Tick,
     Tier,
 )
-from .config_units import (
-    AddressKind,
-    CapKind,
-    Choice,
-    Flag,
-    Kind,
-    Number,
-    Text,
-    core_count,
-    duration,
-    share,
-    words,
-)
+from .config_units import CapKind, core_count, duration, share
+from .jobs.rules import VERBS as VERBS_OF_ENGINE
 from .model import IoClass, Mode
 
-# ms-swift's subcommands (swift.cli.main and swift.cli._megatron.main of ms-swift 4.6).
-VERBS = (
-    "pt",
-    "sft",
-    "rlhf",
-    "infer",
-    "deploy",
-    "rollout",
-    "sample",
-    "export",
-    "eval",
-    "app",
-    "web-ui",
-    "merge-lora",
-)
+VERBS = tuple(sorted(frozenset().union(*VERBS_OF_ENGINE.values())))
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Union
 
 import yaml
 
+from .config_kinds import Scalar, quote
 from .config_model import Problem
-from .config_units import Scalar, quote
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 5_000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from swift_governor.cli.commands import COMMANDS, command
-from swift_governor.config_units import nearest, quote
+from swift_governor.config_kinds import nearest, quote
 from swift_governor.version import VERSION
 
 PROGRAM = "swift-governor"

@@ -20,8 +20,8 @@ from swift_governor.config import (
     effective,
     load,
 )
-from swift_governor.config_schema import KEYS, SECTIONS, Key, Section, children
-from swift_governor.config_units import Scalar
+from swift_governor.config_kinds import Scalar
+from swift_governor.config_schema import KEYS, SECTIONS, VERBS, Key, Section, children
 from swift_governor.model import Mode
 
 SHIPPED = Path(__file__).parents[3] / "etc" / "swift-governor" / "config.yaml"
@@ -145,6 +145,11 @@ def test_a_gpu_has_the_target_of_its_uuid_then_of_its_index_then_of_all(tmp_path
     assert control.target_of(0, uuid) == 0.8
     assert control.target_of(0, "GPU-other") == 0.7
     assert control.target_of(1, "GPU-other") == 0.9
+
+
+def test_the_defaults_give_every_verb_a_tier():
+    tiers = default_config().tiers.values()
+    assert sorted(verb for tier in tiers for verb in tier.verbs) == sorted(VERBS)
 
 
 def test_a_verb_that_no_tier_lists_is_training(tmp_path):

@@ -40,7 +40,7 @@ KINDS = {
         "tiers: {training: {verbs: [sft, rlfh]}}",
         (1, 33),
         "`rlfh`",
-        "pt, sft, rlhf",
+        "app, deploy, eval",
         "rlhf",
     ),
     "text for a number": (
