@@ -20,7 +20,7 @@ def area(nodeid: str) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One row an area: how many ended how, and the time they took."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for outcome in OUTCOMES:
         for report in terminalreporter.stats.get(outcome, []):
             counts[area(report.nodeid)][outcome] += 1
