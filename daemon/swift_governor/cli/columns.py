@@ -35,18 +35,36 @@ def fit(text: str, cells: int, right: bool = False) -> str:
 
 
 def table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], widest: Sequence[int], right: str = ""
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    widest: Sequence[int],
+    sides: str,
+    columns: int = 80,
 ) -> list[str]:
-    """Lines: the head, then the rows. A column is as wide as it needs, at most ``widest``.
+    """Lines of at most ``columns`` cells: the head, then the rows.
 
-    ``right`` holds the letters "r" or "l" for each column.
+    A column is as wide as it needs and at most ``widest``; the last one has what is left. ``sides``
+    holds "l" or "r" for each column. Two spaces between columns become one where it is tight.
     """
     needs = [
         min(most, max(width(row[i]) for row in (head, *rows))) for i, most in enumerate(widest)
     ]
+    gap = 2 if sum(needs) + 2 * (len(needs) - 1) <= columns else 1
+    needs[-1] = max(1, min(needs[-1], columns - sum(needs[:-1]) - gap * (len(needs) - 1)))
     return [
-        "  ".join(
-            fit(cell, need, side == "r") for cell, need, side in zip(row, needs, right)
-        ).rstrip()
+        (" " * gap)
+        .join(fit(cell, need, side == "r") for cell, need, side in zip(row, needs, sides))
+        .rstrip()
         for row in (head, *rows)
     ]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,6`` for 0, 1, 2, 3 and 6."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

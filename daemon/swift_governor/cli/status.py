@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``swift-governor status``: one screen of what is governed and what holds each.
 
-Exit status: 0 shown; 1 the daemon runs but its state could not be read; 3 the daemon isn't running (as
-LSB has it for ``status``). ``--json`` prints the snapshot (report/snapshot.py documents its schema).
+Exit status: 0 shown; 1 the daemon runs but its state could not be read; 3 the daemon isn't running
+(as LSB has it for ``status``). ``--json`` prints the snapshot (report/snapshot.py documents its
+schema).
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from swift_governor.cli.columns import fit, table
+from swift_governor.cli.columns import fit, ranges, table
 from swift_governor.report.safe_text import printable
 
 COLUMNS = 80
+CODES = {"head": "1", "good": "32", "warn": "33", "bad": "31", "dim": "2"}
 EVENTS = 5
 GIB = 1024**3
 WARNING = 4  # syslog(3)
@@ -22,13 +23,11 @@ Json = Mapping[str, Any]
 class Paint:
     """Colours by meaning, or none."""
 
-    _CODES = {"head": "1", "good": "32", "warn": "33", "bad": "31", "dim": "2"}
-
     def __init__(self, colour: bool) -> None:
         self._colour = colour
 
     def __call__(self, meaning: str, text: str) -> str:
-        return f"\033[{self._CODES[meaning]}m{text}\033[0m" if self._colour else text
+        return f"\033[{CODES[meaning]}m{text}\033[0m" if self._colour else text
 
 
 def screen(snapshot: Json, paint: Paint) -> str:
@@ -49,10 +48,8 @@ def _top(snapshot: Json, paint: Paint) -> list[str]:
     own, sampler, pressure = snapshot["self"], snapshot["sampler"], snapshot["pressure"]
     mode = paint("good" if own["mode"] == "enforce" else "warn", own["mode"])
     host = fit(printable(snapshot["node"]["hostname"]), 24).rstrip()
-    lines = [
-        f"swift-governor {printable(own['version'], 12)} on {host}: {mode}, "
-        f"up {_span(own['uptime_s'])}"
-    ]
+    version = printable(own["version"], 12)
+    lines = [f"swift-governor {version} on {host}: {mode}, up {_span(own['uptime_s'])}"]
     if own["mode"] == "observe":
         lines.append("Observing: nothing is changed. To act: `mode: enforce` in the configuration.")
     shares = ", ".join(
@@ -80,7 +77,7 @@ def _jobs(snapshot: Json, paint: Paint) -> list[str]:
             printable(job["name"]),
             printable(job["user"]),
             printable(job["tier"] or UNKNOWN),
-            ",".join(str(gpu) for gpu in job["gpus"]) or UNKNOWN,
+            ranges(job["gpus"]) or UNKNOWN,
             _quota(job),
             _batch(job["micro_batch"]),
             _percent((job["trainer"] or {}).get("wait_share")),
@@ -93,7 +90,7 @@ def _jobs(snapshot: Json, paint: Paint) -> list[str]:
     lines = table(
         ("JOB", "USER", "TIER", "GPU", "CORES", "BATCH", "WAIT", "HELD BY"),
         rows,
-        (17, 9, 9, 5, 8, 6, 4, 16),
+        (19, 10, 10, 5, 9, 5, 4, 18),
         "llllrrrl",
     )
     return [paint("dim", lines[0]), *lines[1:]]
@@ -165,12 +162,12 @@ def _tiers(snapshot: Json) -> list[str]:
         unit = tier["unit"] or {}
         quota, weight = unit.get("quota_cores"), unit.get("weight")
         cap = f"cap {quota:.3g} cores" if quota is not None else "no cap"
-        facts = f"{tier['jobs']} jobs, {tier['processes']} processes"
+        facts = f"jobs {tier['jobs']}, processes {tier['processes']}"
         if unit:
             facts += f", weight {weight if weight is not None else UNKNOWN}, {cap}"
         lines.append(fit(f"{fit(printable(tier['name']), 11)} {facts}", COLUMNS).rstrip())
     if snapshot["left_alone"]["count"]:
-        lines.append(f"{snapshot['left_alone']['count']} processes left where they are (--json)")
+        lines.append(f"left where they are: {snapshot['left_alone']['count']} (see --json)")
     return lines
 
 

@@ -47,7 +47,7 @@ class Journal:
     ) -> None:
         self._socket = socket or JournalSocket()
         self._clock, self._wall, self._line = clock, wall, line
-        self._conditions = conditions or Conditions()
+        self._conditions = Conditions() if conditions is None else conditions
         self._most = entries_a_minute
         self._minute_began = clock()
         self._told: dict[str, int] = {}

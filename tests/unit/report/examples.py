@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots, decisions and act states as a real node would give them, for tests of whatever shows them.
+"""Snapshots, decisions and act states as a real node would give them, for tests of whatever shows
+them.
 
-``node(jobs=3, gpus=2)`` makes all four arguments of ``snapshot.make``; the same numbers give the same
-node. Jobs are training jobs on one GPU each, linked every second one, with an inference job first.
+``node(jobs=3, gpus=2)`` makes all four arguments of ``snapshot.make``; the same numbers give the
+same node. Jobs are training jobs on one GPU each, linked every second one, with an inference job
+first.
 """
 
 from __future__ import annotations
