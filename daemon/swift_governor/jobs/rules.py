@@ -25,7 +25,7 @@ from swift_governor.jobs.argv import (
     path_parts,
     read_command,
 )
-from swift_governor.model import Engine, Match, Role
+from swift_governor.model import Engine, Match, Process, Role
 
 # The only variables that are kept of any process's environment.
 ENVIRON_KEYS = (
@@ -260,6 +260,11 @@ def match(
             return Match(rule.role, run.verb, run.engine, rule.name, rule.why)
     refusal = next(refusal for refusal in REFUSALS if refusal.applies(program))
     return _no_match(refusal.name, refusal.why)
+
+
+def match_process(process: Process) -> Match:
+    """Reads the command line of a process; one that could not be read is no match."""
+    return match(process.argv or (), process.comm, process.exe, process.script_names_swift)
 
 
 def _no_match(rule: str, reason: str) -> Match:

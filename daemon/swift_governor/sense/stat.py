@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: PTH116, PTH208
+# ruff: noqa: PTH208
 # No pathlib: a poll does this for each process of the node.
-"""/proc/PID/stat, cgroup and owner: the reads of another process that never wait for its locks.
+"""/proc/PID/stat, status and cgroup: the reads of another process that never wait for its locks.
 
 proc_pid_stat(5). The name in it may hold anything, parentheses and line feeds included, so that
 fields are counted from behind the last parenthesis.
@@ -56,11 +56,16 @@ def read_stat(proc: str, pid: int) -> Stat | None:
 
 
 def read_uid(proc: str, pid: int) -> int | None:
-    """The effective user of one process, as owner of its directory in /proc; None when gone."""
-    try:
-        return os.stat(f"{proc}/{pid}").st_uid
-    except OSError:
-        return None
+    """The real user of one process; None when gone.
+
+    From status and not from the owner of /proc/PID: that is root as soon as a process makes itself
+    undumpable, and nobody's job may pass for root's.
+    """
+    for line in (_read(f"{proc}/{pid}/status", MAX_STAT_BYTES) or b"").splitlines():
+        if line.startswith(b"Uid:"):
+            words = line.split()
+            return int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+    return None
 
 
 def read_cgroup(proc: str, pid: int) -> str | None:
