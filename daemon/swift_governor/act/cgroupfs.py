@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from swift_governor.act.processes import read_small
+from swift_governor.act.units import is_ours, is_slice
 
+WEIGHT, QUOTA = "CPUWeight", "CPUQuotaPerSecUSec"  # the names of the D-Bus properties
 UNLIMITED = (1 << 64) - 1  # how systemd says "infinity" and "not set" on D-Bus
 DEFAULT_WEIGHT = 100
 USEC_PER_SEC = 1_000_000
@@ -53,34 +55,51 @@ def read_cpu_weight(cgroup_dir: str) -> int | None:
     return _number(f"{cgroup_dir}/cpu.weight")
 
 
+def in_force(cgroup_dir: str, name: str, value: int) -> bool:
+    """Whether the kernel shows ``value``. Without the file nothing limits, so "not set" is in
+    force."""
+    if name == WEIGHT:
+        weight = read_cpu_weight(cgroup_dir)
+        default = DEFAULT_WEIGHT if value == UNLIMITED else value
+        return weight == default or (weight is None and value == UNLIMITED)
+    cpu_max = read_cpu_max(cgroup_dir)
+    return value == UNLIMITED if cpu_max is None else cpu_max.shows(value)
+
+
 def is_frozen(cgroup_dir: str) -> bool:
     """Whether this cgroup itself was asked to freeze (a frozen ancestor does not show here)."""
     return _number(f"{cgroup_dir}/cgroup.freeze") == 1
 
 
-def controllers(cgroup_dir: str) -> frozenset[str]:
-    """The controllers that this cgroup may use."""
-    text = read_small(f"{cgroup_dir}/cgroup.controllers") or b""
-    return frozenset(text.decode("ascii", "replace").split())
+def units_below(root: str) -> dict[str, str]:
+    """Unit → directory, parents first. What users make below their delegated scopes is not looked
+    at."""
+    found = {os.path.basename(root): root} if os.path.isdir(root) else {}  # noqa: PTH112,PTH119
+    pending = list(found.values())
+    while pending:
+        try:
+            with os.scandir(pending.pop(0)) as entries:
+                for entry in sorted(entries, key=lambda e: e.name):
+                    if is_ours(entry.name) and entry.is_dir(follow_symlinks=False):
+                        found[entry.name] = entry.path
+                        if is_slice(entry.name):
+                            pending.append(entry.path)
+        except OSError:
+            continue  # it has gone
+    return found
 
 
-def members(cgroup_dir: str) -> tuple[int, ...]:
-    """PIDs of the processes directly in this cgroup."""
+def processes_below(cgroup_dir: str) -> Iterator[int]:
+    """PIDs in this cgroup and, whoever made them, in all below it."""
     text = read_small(f"{cgroup_dir}/cgroup.procs", 1 << 22) or b""
-    return tuple(int(p) for p in text.split() if p.isdigit())
-
-
-def walk(cgroup_dir: str) -> Iterator[str]:
-    """The cgroup and all below it, parents first; what vanishes on the way is passed over."""
-    if os.path.isdir(cgroup_dir):  # noqa: PTH112 - paths here are strings from cgroupfs
-        yield cgroup_dir
+    yield from (int(p) for p in text.split() if p.isdigit())
     try:
         with os.scandir(cgroup_dir) as entries:
-            below = sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
+            below = [e.path for e in entries if e.is_dir(follow_symlinks=False)]
     except OSError:
         return
     for path in below:
-        yield from walk(path)
+        yield from processes_below(path)
 
 
 def _number(path: str) -> int | None:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 from swift_governor.act import cgroupfs
 from swift_governor.act.calls import Reply, Steps, run
+from swift_governor.act.cgroupfs import QUOTA, WEIGHT, in_force
 from swift_governor.act.ledger import Ledger, UnitForgotten, UnitRecord
 from swift_governor.act.systemd_api import SystemdApi
 from swift_governor.act.telling import Backoff, Once
 from swift_governor.act.unitfile import set_by_admin
-from swift_governor.act.units import is_slice, is_transient, require_ours, slice_path
+from swift_governor.act.units import ROOT, is_transient, require_ours
 from swift_governor.model import Limits, Note, Severity
 
-WEIGHT, QUOTA = "CPUWeight", "CPUQuotaPerSecUSec"
 _SMALLEST_QUOTA_USEC = 10_000  # per second: the kernel takes no less than 1 ms per period of 100 ms
 _FILES = {WEIGHT: "cpu.weight", QUOTA: "cpu.max"}
 
@@ -42,17 +42,6 @@ def properties_of(limits: Limits) -> dict[str, int]:
             usec = round(limits.cpu_quota_cores * cgroupfs.USEC_PER_SEC)
             wished[QUOTA] = max(usec, _SMALLEST_QUOTA_USEC)
     return wished
-
-
-def in_force(cgroup_dir: str, name: str, value: int) -> bool:
-    """Whether the kernel shows ``value``. Without the file nothing limits, so "not set" is in
-    force."""
-    if name == WEIGHT:
-        weight = cgroupfs.read_cpu_weight(cgroup_dir)
-        default = cgroupfs.DEFAULT_WEIGHT if value == cgroupfs.UNLIMITED else value
-        return weight == default or (weight is None and value == cgroupfs.UNLIMITED)
-    cpu_max = cgroupfs.read_cpu_max(cgroup_dir)
-    return value == cgroupfs.UNLIMITED if cpu_max is None else cpu_max.shows(value)
 
 
 @dataclass
@@ -102,7 +91,7 @@ class UnitLimits:
         if not limits and not recorded:
             self._units.clear()
             return
-        present = self._units_below(f"{self._cgroup_root}{slice_path('msswift.slice')}")
+        present = cgroupfs.units_below(f"{self._cgroup_root}/{ROOT}")
         for name in {*limits, *recorded}:
             wished = properties_of(limits[name]) if name in limits else {}
             given_back = {p: v for p, v in recorded.get(name, {}).items() if p not in wished}
@@ -111,22 +100,6 @@ class UnitLimits:
             if not self._units[name].busy:
                 del self._units[name]
                 self.errors.pop(name, None)
-
-    def _units_below(self, root: str) -> dict[str, str]:
-        """Unit → directory. What users make below their delegated scopes is not looked at."""
-        found = {os.path.basename(root): root} if os.path.isdir(root) else {}  # noqa: PTH112,PTH119
-        pending = list(found.values())
-        while pending:
-            try:
-                with os.scandir(pending.pop()) as entries:
-                    for entry in entries:
-                        if entry.name.endswith((".slice", ".scope")) and entry.is_dir():
-                            found[entry.name] = entry.path
-                            if is_slice(entry.name):
-                                pending.append(entry.path)
-            except OSError:
-                continue
-        return found
 
     def _tend(
         self, name: str, cgroup_dir: str | None, wished: dict[str, int], given_back: dict[str, int]
