@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is worth telling about the difference between two ticks. Pure: notes out, nothing changed."""
+"""What is worth telling about the difference between two ticks. Pure: notes come out."""
 
 from __future__ import annotations
 

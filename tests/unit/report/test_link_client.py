@@ -11,6 +11,8 @@ import threading
 import pytest
 from swift_governor.link import client
 
+_KEPT: list[socket.socket] = []
+
 
 def served(path, reply: bytes, pieces: int = 1, keep_open: bool = False) -> list[bytes]:
     """Answers one call with ``reply`` in so many pieces; the list gets the request."""
@@ -18,7 +20,6 @@ def served(path, reply: bytes, pieces: int = 1, keep_open: bool = False) -> list
     listener.bind(str(path))
     listener.listen(1)
     requests: list[bytes] = []
-    kept = []
 
     def serve() -> None:
         link, _ = listener.accept()
@@ -27,7 +28,7 @@ def served(path, reply: bytes, pieces: int = 1, keep_open: bool = False) -> list
         for start in range(0, len(reply), size):
             link.sendall(reply[start : start + size])
         if keep_open:
-            kept.append(link)
+            _KEPT.append(link)
         else:
             link.close()
         listener.close()
