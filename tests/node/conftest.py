@@ -22,7 +22,6 @@ HERE = Path(__file__).resolve().parent
 SUITES = os.environ.get("SWIFT_GOVERNOR_VM_SUITES", "bookworm").split()
 # pytest-timeout counts the fixtures too, and the first test builds and boots.
 TEST_TIMEOUT_S = 1800
-RUNNING = pytest.StashKey[Vm]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,9 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def vm(request: pytest.FixtureRequest) -> Iterator[Vm]:
     """A booted VM that all tests of a suite share: leave it as you found it."""
     with Vm.boot(request.param) as booted:
-        request.config.stash[RUNNING] = booted
         yield booted
-        del request.config.stash[RUNNING]
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +69,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """After a failure, save what the VM knows and say where."""
     outcome = yield
     report: pytest.TestReport = outcome.get_result()  # type: ignore[attr-defined]
-    vm = item.config.stash.get(RUNNING, None)
-    if report.failed and vm is not None and HERE in item.path.parents:
+    if report.failed and Vm.running and HERE in item.path.parents:
+        # A test may have a VM of its own, booted after the shared one.
+        used = [value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Vm)]
         directory = CACHE / "failures" / re.sub(r"[^\w.-]+", "_", item.name)
-        vm.collect(directory)
+        (used or Vm.running)[-1].collect(directory)
         report.sections.append(("journal, console and units of the VM", f"{directory}/"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tests.node.vm.host import CACHE
 
+DEVICE = "/dev/kvm"
 MEMORY = CACHE / "accelerator.json"
 
 
@@ -34,7 +35,7 @@ TCG = Accelerator("tcg", ("-accel", "tcg,thread=multi", "-cpu", "Nehalem"), 120,
 
 def candidates() -> list[Accelerator]:
     """Those worth trying on this machine, best first; only one once a boot has succeeded."""
-    if not _opens("/dev/kvm"):
+    if not _opens(DEVICE):
         return [TCG]
     for accelerator in (KVM, TCG):
         if _remembered() == {"machine": _machine(), "accelerator": accelerator.name}:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar, overload
+from typing import ClassVar, TypeVar, overload
 
 from tests.node.vm import accelerator
 from tests.node.vm.disk import ExtraDisk
@@ -40,6 +40,8 @@ class Vm:
     Commands have deadlines, and errors name the step and the console's log. Boot it in the thread
     that outlives it (the main one): QEMU ends with the thread that started it, even by SIGKILL.
     """
+
+    running: ClassVar[list[Vm]] = []  # in the order they were booted
 
     def __init__(self, image: Image, directory: Path, qemu: Qemu, ssh: Ssh) -> None:
         self.suite = image.suite
@@ -105,6 +107,7 @@ class Vm:
                 raise VmError(f"{told}; console: {qemu.console}") from error
             raise
         took_s = time.monotonic() - started
+        cls.running.append(vm)
         LOG.info("%s is up with %s after %.0f s: %s", image.suite, candidate.name, took_s, state)
         return vm
 
@@ -121,6 +124,8 @@ class Vm:
 
     def end(self) -> None:
         """End the guest and everything that was started over here for it. Can be called again."""
+        if self in Vm.running:
+            Vm.running.remove(self)
         for follower in self._followers:
             follower.kill()
             follower.wait()

@@ -16,7 +16,8 @@ from tests.node.vm.host import ends_with_us, free_port, tools
 from tests.node.vm.image import Image
 
 # psi=1: some kernels have pressure figures switched off. panic=-1 with -no-reboot ends QEMU.
-KERNEL_ARGUMENTS = "root=/dev/vda rw console=ttyS0 psi=1 panic=-1"
+# The root is named by its serial: with more disks, vda is any of them.
+KERNEL_ARGUMENTS = "root=/dev/disk/by-id/virtio-root rw console=ttyS0 psi=1 panic=-1"
 FIRST_WORDS = b"Linux version"
 CPUS = 2
 
@@ -61,7 +62,8 @@ class Qemu:
             *("-append", KERNEL_ARGUMENTS, "-serial", f"file:{self.console}"),
             *("-netdev", network, "-device", "virtio-net-pci,netdev=net,romfile="),
             *("-device", "virtio-rng-pci"),
-            *("-drive", f"file={image.disk},if=virtio,format=raw,cache=unsafe,snapshot=on"),
+            *("-drive", f"if=none,id=root,file={image.disk},format=raw,cache=unsafe,snapshot=on"),
+            *("-device", "virtio-blk-pci,drive=root,serial=root"),
         ]
         for number, disk in enumerate(disks):
             arguments += [
