@@ -24,7 +24,10 @@ install -m 0755 packaging/launch.py "$lib/launch.py"
 for program in swift-governord swift-governor-sampler swift-governor-exporter swift-governor-release; do
     ln -s launch.py "$lib/$program"
 done
-mkdir -p "$stage/usr/bin"
+# ms-swift's --external_plugins takes a file; it finds the rest of its package beside the real one.
+mkdir -p "$stage/usr/bin" "$stage/usr/share/swift-governor"
+ln -s ../../lib/swift-governor/swift_governor_trainer/swift_governor_plugin.py \
+    "$stage/usr/share/swift-governor/swift_governor_plugin.py"
 ln -s ../lib/swift-governor/launch.py "$stage/usr/bin/swift-governor"
 
 units=$stage/usr/lib/systemd/system

@@ -67,6 +67,13 @@ def test_the_bundled_nvml_bindings_are_the_tested_ones(deb: Deb):
     assert bundled.read_bytes() == Path(pynvml.__file__).read_bytes()
 
 
+def test_the_plugin_is_where_the_manual_says_and_finds_its_package(deb: Deb):
+    plugin = deb.root / "usr/share/swift-governor/swift_governor_plugin.py"
+    assert plugin.is_symlink()
+    assert plugin.resolve().parent == deb.root / "usr/lib/swift-governor/swift_governor_trainer"
+    assert plugin.resolve().is_file()
+
+
 def test_each_program_of_the_launcher_is_a_runnable_module(deb: Deb):
     lib = deb.root / "usr/lib/swift-governor"
     for name, module in programs().items():
