@@ -48,7 +48,7 @@ class Board:
         self._retry_at = 0.0
         self._retry_s = _RETRY_S[0]
 
-    def attach(self) -> None:
+    def attach(self, now: float) -> None:
         """Gets handle, UUID and name. Raises BoardFaultError."""
         nvml = self._nvml
         handle = self._identify("handle", lambda: nvml.nvmlDeviceGetHandleByIndex(self.index))
@@ -59,8 +59,7 @@ class Board:
         self.uuid = _plain(uuid) or self.uuid
         self.name = _plain(name)
         self._handle = handle
-        self._ways = dict(WAYS)
-        self.off = {}
+        self._look_at_everything(now)
 
     def quarantine(self, error: BoardFaultError, now: float) -> None:
         """No call for this GPU until the back-off has passed."""
@@ -79,11 +78,9 @@ class Board:
         if self.fault and now < self._retry_at:
             return self.silent(now)
         if self._handle is None:
-            self.attach()
+            self.attach(now)
         elif now >= self._relook_at:
-            self._ways = dict(WAYS)
-            self.off = {}
-            self._relook_at = now + _RELOOK_S
+            self._look_at_everything(now)
         sample = self._values(now, process_limit)
         self.fault = self.trouble = ""
         self._retry_s = _RETRY_S[0]
@@ -106,6 +103,11 @@ class Board:
             "mig": False,
             "fault": self.fault,
         }
+
+    def _look_at_everything(self, now: float) -> None:
+        self._ways = dict(WAYS)
+        self.off = {}
+        self._relook_at = now + _RELOOK_S
 
     def _values(self, now: float, process_limit: int) -> dict[str, Any]:
         sample = self.silent(now)

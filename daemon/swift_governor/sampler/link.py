@@ -63,12 +63,14 @@ class DaemonLink:
 
     def _hear(self, channel: socket.socket) -> None:
         """A oneway call has no reply; what comes is the end, or an error that nobody waits for."""
+        # Not MSG_DONTWAIT: on a socket with a timeout Python would wait for it all the same.
+        channel.setblocking(False)
         try:
-            while True:
-                if not channel.recv(4096, socket.MSG_DONTWAIT):
-                    raise ConnectionResetError("the daemon closed the connection")
+            while channel.recv(4096):
+                pass
+            raise ConnectionResetError("the daemon closed the connection")
         except BlockingIOError:
-            pass
+            channel.settimeout(_DEADLINE_S)
 
     def _fail(self, now: float, error: OSError) -> None:
         # A message sent in part can't be finished later: the next needs a new connection.
