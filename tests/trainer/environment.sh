@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the ms-swift that the tests train with: .cache/ms-swift/venv (CPU torch, about 1.6 GB) and the
-# tiny model and rows in .cache/ms-swift/tiny. Run again it does nothing, unless requirements.txt, tiny.py
-# or this file changed. The stamp is written last, so a build that was cut off starts over; a second
-# caller waits for the first. SWIFT_GOVERNOR_MS_SWIFT names another folder than .cache/ms-swift.
+# tiny model and rows in .cache/ms-swift/tiny. Run again it does nothing, unless requirements.txt or
+# tiny.py changed. A stamp is written last, so a build that was cut off starts over; a second caller
+# waits for the first. SWIFT_GOVERNOR_MS_SWIFT names another folder than .cache/ms-swift.
 #
 # Debian's own interpreter and no --system-site-packages: the site-packages also serve a Debian VM, by
 # PYTHONPATH from a disk of their own. Bytecode is compiled as unchecked-hash, so that it stays valid on
@@ -24,12 +24,32 @@ if ! flock --nonblock 9; then
     flock 9
 fi
 
-wanted=$(cat "$here/environment.sh" "$here/requirements.txt" "$here/tiny.py" <("$python" -V) | sha256sum | cut -d' ' -f1)
-if [ "$(cat "$place/stamp" 2>/dev/null || true)" = "$wanted" ] && [ -x "$venv/bin/python" ]; then
+# Two stamps: another tiny model doesn't cost another environment. Raise recipe when this file builds
+# the environment differently.
+recipe=1
+digest() { cat - "$@" | sha256sum | cut -d' ' -f1; }
+wanted=$(echo "$recipe $("$python" -V)" | digest "$here/requirements.txt")
+wanted_tiny=$(echo "$wanted" | digest "$here/tiny.py")
+has() { [ "$(cat "$place/$1" 2>/dev/null || true)" = "$2" ]; }
+stamp() {
+    echo "$2" >"$place/$1.new"
+    mv "$place/$1.new" "$place/$1"
+}
+
+make_tiny() {
+    rm -rf "$place/tiny" "$place/tiny.stamp"
+    "$venv/bin/python" "$here/tiny.py" "$place/tiny" >/dev/null 2>&1
+    chmod -R a+rX "$place/tiny"
+    stamp tiny.stamp "$wanted_tiny"
+    echo "environment: $place/tiny made"
+}
+
+if has stamp "$wanted" && [ -x "$venv/bin/python" ]; then
+    has tiny.stamp "$wanted_tiny" || make_tiny
     echo "environment: $venv is up to date"
     exit 0
 fi
-rm -rf "$place/stamp" "$venv" "$place/tiny"
+rm -rf "$place/stamp" "$venv"
 
 echo "environment: building $venv, which takes one to ten minutes"
 "$python" -m venv "$venv"
@@ -55,9 +75,8 @@ find "$packages" -name '*.a' -delete
 
 "$venv/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$packages" >/dev/null 2>&1 || true
 
-"$venv/bin/python" "$here/tiny.py" "$place/tiny" 2>/dev/null
-chmod -R a+rX "$place/venv" "$place/tiny"
+chmod -R a+rX "$venv"
 "$venv/bin/python" -c 'import torch, transformers, swift; print("environment: torch", torch.__version__, "transformers", transformers.__version__, "ms-swift", swift.__version__)' 2>/dev/null
-echo "$wanted" >"$place/stamp.new"
-mv "$place/stamp.new" "$place/stamp"
+make_tiny
+stamp stamp "$wanted"
 echo "environment: $(du -sh "$venv" | cut -f1) in ${SECONDS} s"

@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-WORDS = (
+WORDS = (  # noqa: SIM905
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma "
     "tau upsilon phi chi psi omega red green blue cat dog tree river stone"
-).split()  # noqa: SIM905
+).split()
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
