@@ -182,6 +182,10 @@ class Server:
             if error.name.endswith(".NotAllowed"):
                 self._on_refusal("not-allowed", f"uid {connection.peer.uid}, {name}")
             reply = {"error": error.name, "parameters": error.parameters}
+        except Exception as error:  # noqa: BLE001 - a bug in a handler costs this call, not the loop
+            self._on_refusal("bug", f"{name}: {type(error).__name__}: {error}")
+            told = "the governor has a bug: see its journal"
+            reply = {"error": f"{INTERFACE}.Internal", "parameters": {"message": told}}
         if message.get("oneway") is not True:
             self._send(connection, reply)
 
@@ -200,7 +204,12 @@ class Server:
         return self._handlers[name](connection, check(method.fields, parameters))
 
     def _send(self, connection: Connection, reply: dict[str, Any]) -> None:
-        connection.unsent += encode(reply)
+        try:
+            connection.unsent += encode(reply)
+        except ValueError as error:
+            self._on_refusal("bug", f"an answer is no JSON: {error}")
+            connection.closed = True
+            return
         if len(connection.unsent) > LARGEST_BACKLOG_BYTES:
             self._on_refusal("backlog", f"uid {connection.peer.uid} does not read its answers")
             connection.closed = True

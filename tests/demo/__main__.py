@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story, step by step; the exit status is 0 only when everything it shows held.
+
+``--disconnect-actuator`` breaks the installed daemon so that it never writes a quota: then the run
+must fail, which proves that a good run proves something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from tests.demo import look, stage
+from tests.demo.screen import Screen
+from tests.node.vm import Vm, VmError
+from tests.node.vm.host import CACHE, LOG
+
+BURN_MS = 80
+BAND = (0.55, 0.65)
+WINDOW_S = 12
+MISSING = """
+_with_quota = properties_of
+
+
+def properties_of(limits):
+    return {k: v for k, v in _with_quota(limits).items() if k != "CPUQuotaPerSecUSec"}
+"""
+
+
+class Demo:
+    """One run. Each step says what it waits for, and has a deadline."""
+
+    def __init__(self, vm: Vm, screen: Screen, disconnected: bool) -> None:
+        self.vm = vm
+        self.screen = screen
+        self.disconnected = disconnected
+        self.job = ""
+        self.scope = ""
+        self._told = 0
+
+    def run(self) -> None:
+        """Everything in order."""
+        self.install()
+        self.start()
+        self.train()
+        self.contained()
+        self.regulated()
+        self.micro_batch()
+        self.by_hand()
+        self.stopped()
+
+    # --------------------------------------------------------------------------------- steps
+
+    def install(self) -> None:
+        """The package, with apt, from the file that `make deb` built."""
+        vm, screen = self.vm, self.screen
+        screen.title("Install the package")
+        vm.put(stage.the_package(), "/root/swift-governor.deb")
+        screen.see("# apt-get install ./swift-governor.deb")
+        out = vm.run(["apt-get", "install", "-y", "-q", "/root/swift-governor.deb"], 300).stdout
+        screen.see("\n".join(out.splitlines()[-3:]))
+        state = vm.run(["systemctl", "is-active", "swift-governor"], check=False).stdout.strip()
+        screen.check(state == "inactive", f"installing started nothing (swift-governor: {state})")
+        stage.put_simulated_gpu(vm)
+        screen.see("SIMULATED: the GPU. A stand-in libnvidia-ml.so.1 under the real nvidia-ml-py;")
+        screen.see("           it is busy exactly while the trainer computes. All else is real.")
+        vm.put(stage.GUEST / "50-demo.yaml", "/etc/swift-governor/config.d/50-demo.yaml")
+        if self.disconnected:
+            path = "/usr/lib/swift-governor/swift_governor/act/limits.py"
+            vm.run(["sh", "-c", f"cat >>{path}"], stdin=MISSING)
+            screen.see("DISCONNECTED: this daemon never writes a CPU quota; the demo must fail.")
+
+    def start(self) -> None:
+        """The three programs, and a real Prometheus."""
+        vm, screen = self.vm, self.screen
+        screen.title("Start it")
+        screen.see("# systemctl start swift-governor")
+        vm.run(["systemctl", "start", "swift-governor"], 120)
+        units = ["swift-governor", "swift-governor-sampler", "swift-governor-exporter"]
+        screen.wait("the three programs to be active")
+        vm.wait_for("the three programs", ["systemctl", "is-active", *units], 60)
+        screen.check(True, "active: " + ", ".join(units))
+        vm.put(stage.GUEST / "prometheus.yml", "/etc/prometheus/prometheus.yml")
+        vm.run(["systemctl", "start", "prometheus"], 60)
+        screen.wait("Prometheus to have scraped it")
+        vm.wait_for("a scrape", lambda: look.one(vm, "swift_governor_up") == 1.0, 120)
+        screen.check(True, "Prometheus (Debian's package) scrapes it")
+
+    def train(self) -> None:
+        """A real swift sft by another user."""
+        vm, screen = self.vm, self.screen
+        screen.title("A user starts to train")
+        stage.put_training(vm)
+        screen.see("alice$ swift sft --model tiny … --dataloader_num_workers 2")
+        screen.see(f"(4 rows x 2 a step; each row costs its loader {BURN_MS} ms of CPU)")
+        environment = [
+            f"BURN_MS={BURN_MS}",
+            "FAKE_NVML_ACTIVITY=/run/fake-nvml/gpu0",
+            "GPU_MEMORY_BASE_GIB=30",
+            "GPU_MEMORY_PER_MICRO_BATCH_GIB=12.2",
+        ]
+        # In a session of its own, as a login would: not in a *.service, which would be left alone.
+        line = f"setsid runuser -u alice -- env {' '.join(environment)} /demo/train.sh"
+        vm.sh(f"nohup {line} >/demo/train.log 2>&1 </dev/null &")
+        screen.wait("the governor to discover it (an exec event of the kernel)")
+        vm.wait_for("the job", lambda: look.status(vm)["jobs"], 60)
+        job = look.status(vm)["jobs"][0]
+        self.job = job["name"]
+        self.scope = f"msswift-{self.job}-gpu0.scope"
+        screen.check(True, f"discovered as {self.job}: {job['verb']} of {job['user']}")
+        screen.wait("ms-swift's imports and its first step (4 minutes where all is emulated)")
+        vm.wait_for("the trainer to link", self._linked, 900)
+        screen.check(True, "the trainer is linked to the socket")
+
+    def _linked(self) -> bool:
+        self._follow()
+        jobs = look.status(self.vm)["jobs"]
+        return bool(jobs and jobs[0]["trainer"] and jobs[0]["trainer"]["steps"] > 3)
+
+    def contained(self) -> None:
+        """Where its processes are, as systemd and the kernel show it."""
+        vm, screen = self.vm, self.screen
+        screen.title("Contained")
+        argv = ["systemd-cgls", "--no-pager", "-u", "msswift.slice"]
+        screen.see("# " + " ".join(argv))
+        screen.see("\n".join(line[:100] for line in vm.run(argv).stdout.splitlines()))
+        loaders = look.cgroup_file(vm, self.scope, "cgroup.procs").split()
+        screen.check(len(loaders) == 2, f"two loader processes in {self.scope}")
+        main = look.cgroup_file(vm, f"msswift-{self.job}-main.scope", "cgroup.procs").split()
+        screen.check(len(main) >= 2, f"launcher and rank in msswift-{self.job}-main.scope")
+        nices = vm.run(["ps", "-L", "-o", "ni=", "-p", ",".join(loaders + main)]).stdout.split()
+        screen.check(set(nices) == {"15"}, f"all {len(nices)} threads at nice 15")
+
+    def regulated(self) -> None:
+        """The loop moves the loaders' quota until utilisation is in its band."""
+        screen = self.screen
+        screen.title("The GPU's loop")
+        screen.wait(f"utilisation to stay in {BAND[0]:.0%}-{BAND[1]:.0%} (three windows)")
+        held = self._until_in_band(420)
+        screen.check(held, f"GPU 0 in its band: {self._utilization():.0%}")
+        quota = look.cores(look.cgroup_file(self.vm, self.scope, "cpu.max"))
+        shown = look.cgroup_file(self.vm, self.scope, "cpu.max")
+        screen.see(f"# cat /sys/fs/cgroup/msswift.slice/…/{self.scope}/cpu.max\n{shown}")
+        told = look.one(self.vm, f'swift_governor_unit_cpu_quota_cores{{unit="{self.scope}"}}')
+        screen.check(quota is not None and told == quota, f"Prometheus tells the same: {told} cores")
+
+    def micro_batch(self) -> None:
+        """The simulated memory is too full at micro-batch 4: the governor asks for 2."""
+        vm, screen = self.vm, self.screen
+        screen.title("The micro-batch")
+        screen.wait("the trainer's own log to tell of the change")
+        vm.wait_for("the change", lambda: self._changed_line(), 240)
+        screen.see(f"train.log: {self._changed_line()}")
+        running = look.one(vm, "swift_governor_micro_batch_rows")
+        running = 2.0 if running is None else running
+        screen.check("4 -> 2" in self._changed_line(), "4 -> 2 at an optimizer step, in its own log")
+
+    def _changed_line(self) -> str:
+        lines = [n for n in look.trainer_log(self.vm).governor_lines if "micro-batch" in n and "->" in n]
+        return lines[-1] if lines else ""
+
+    def by_hand(self) -> None:
+        """Half the quota by hand: throughput follows in proportion; the loop brings it back."""
+        vm, screen = self.vm, self.screen
+        screen.title("Half the quota by hand, then the loop again")
+        self._until_in_band(300)
+        quota = look.cores(look.cgroup_file(vm, self.scope, "cpu.max")) or 0.0
+        before = look.samples_per_s(vm, 30)
+        argv = ["swift-governor", "set", "gpu", "0", "--quota", f"{quota / 2:.2f}"]
+        screen.see(f"# {' '.join(argv)}\n{vm.run(argv).stdout}")
+        time.sleep(15)
+        after = look.samples_per_s(vm, 40)
+        ratio = after / before if before else 0.0
+        screen.check(
+            0.35 < ratio < 0.68, f"samples/s {before:.1f} -> {after:.1f}: {ratio:.2f} of before"
+        )
+        argv = ["swift-governor", "set", "gpu", "0", "--auto"]
+        screen.see(f"# {' '.join(argv)}\n{vm.run(argv).stdout}")
+        screen.wait("utilisation to come back into its band")
+        screen.check(self._until_in_band(420), f"back in its band: {self._utilization():.0%}")
+        screen.see("\n" + vm.run(["swift-governor", "status"]).stdout)
+
+    def stopped(self) -> None:
+        """Stop gives everything back, and the job trains on."""
+        vm, screen = self.vm, self.screen
+        screen.title("Stop it: everything is given back, the job trains on")
+        screen.see("# systemctl stop swift-governor")
+        vm.run(["systemctl", "stop", "swift-governor"], 120)
+        screen.see(vm.run(["sh", "-c", "journalctl -u swift-governor -o cat | tail -n 3"]).stdout)
+        limits = vm.sh(
+            "find /sys/fs/cgroup/msswift.slice -name cpu.max -exec cat {} + | sort | uniq -c; "
+            "find /sys/fs/cgroup/msswift.slice -name cpu.weight -exec cat {} + | sort | uniq -c"
+        ).stdout
+        kept = [line.split(None, 1)[1] for line in limits.splitlines()]
+        screen.check(set(kept) == {"max 100000", "100"}, f"limits in the kernel: {', '.join(kept)}")
+        nices = set(vm.sh("ps -L -u alice -o ni=").stdout.split())
+        screen.check(nices == {"0"}, f"nice of its threads: {', '.join(sorted(nices))}")
+        rate = look.samples_per_s(vm, 15)
+        screen.check(rate > 0, f"still training: {rate:.1f} samples/s")
+
+    # ------------------------------------------------------------------------------- looking
+
+    def _utilization(self) -> float:
+        value = look.mean_over(self.vm, "swift_governor_gpu_utilization_ratio", WINDOW_S)
+        return 0.0 if value is None else value
+
+    def _until_in_band(self, timeout_s: float) -> bool:
+        """Three windows in a row within the band, as Prometheus averages them."""
+        deadline, held = time.monotonic() + timeout_s, 0
+        while held < 3:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(WINDOW_S)
+            self._follow()
+            held = held + 1 if BAND[0] <= self._utilization() <= BAND[1] else 0
+        return True
+
+    def _follow(self) -> None:
+        """New lines of the governor's journal since the last look."""
+        out = self.vm.run(
+            ["journalctl", "-o", "cat", "-t", "swift-governor", "--no-pager", "-q"], check=False
+        ).stdout.splitlines()
+        for line in out[self._told :]:
+            self.screen.see(f"journal: {line}")
+        self._told = len(out)
+
+
+def main() -> int:
+    """Parses the command line, boots, runs, and says what was shown."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--disconnect-actuator", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    screen = Screen()
+    screen.title("A node: Debian 12 in QEMU, two cores, real systemd and cgroup v2")
+    LOG.setLevel(logging.INFO)
+    try:
+        screen.wait("its disks (built once, then kept)")
+        disks = stage.disks()
+        screen.wait("it to boot")
+        with Vm.boot("bookworm", disks=disks, memory_mib=5120) as vm:
+            screen.check(True, f"booted ({vm.accelerator})")
+            try:
+                Demo(vm, screen, args.disconnect_actuator).run()
+            except BaseException:
+                vm.collect(CACHE / "failures" / "demo")
+                screen.see(f"journal, console and more: {CACHE / 'failures' / 'demo'}")
+                vm.get("/demo/train.log", CACHE / "failures" / "demo" / "train.log")
+                raise
+    except VmError as error:
+        screen.check(False, str(error))
+    return screen.verdict()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

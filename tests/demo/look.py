@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading the node from outside the governor: cgroupfs, Prometheus, the trainer's own log."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tests.node.vm import CommandError, Vm
+
+
+def status(vm: Vm) -> dict[str, Any]:
+    """``swift-governor status --json``."""
+    told: dict[str, Any] = json.loads(vm.run(["swift-governor", "status", "--json"]).stdout)
+    return told
+
+
+def cgroup_file(vm: Vm, unit: str, name: str) -> str:
+    """A file of a unit's cgroup, found by walking cgroupfs (not asked of the governor)."""
+    script = (
+        'd=$(find /sys/fs/cgroup/msswift.slice -type d -name "$1"); '
+        '[ -n "$d" ] && cat "$d/$2"'
+    )
+    return vm.run(["bash", "-c", script, "bash", unit, name], check=False).stdout.strip()
+
+
+def cores(cpu_max: str) -> float | None:
+    """``57000 100000`` → 0.57; ``max 100000`` → None."""
+    quota, _, period = cpu_max.partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """The trainer's log as it is now."""
+
+    text: str
+
+    @property
+    def governor_lines(self) -> list[str]:
+        """What the plugin said in it, without the logger's prefix."""
+        return re.findall(r"\[swift-governor\] .*", self.text)
+
+
+def trainer_log(vm: Vm) -> Trainer:
+    """Reads the job's own output."""
+    return Trainer(vm.run(["cat", "/demo/train.log"], check=False).stdout)
+
+
+def query(vm: Vm, expression: str) -> list[tuple[dict[str, str], float]]:
+    """An instant query of the real Prometheus in the VM, by promtool."""
+    argv = ["promtool", "query", "instant", "-o", "json", "http://127.0.0.1:9090", expression]
+    try:
+        out = vm.run(argv).stdout
+    except CommandError:
+        return []
+    return [(r["metric"], float(r["value"][1])) for r in json.loads(out)]
+
+
+def one(vm: Vm, expression: str) -> float | None:
+    """The value of a query with one result."""
+    found = query(vm, expression)
+    return found[0][1] if len(found) == 1 else None
+
+
+def mean_over(vm: Vm, metric: str, seconds: int) -> float | None:
+    """Prometheus' own mean of a gauge over the last seconds."""
+    return one(vm, f"avg_over_time({metric}[{seconds}s])")
+
+
+def samples_per_s(vm: Vm, seconds: float) -> float:
+    """Optimizer steps counted in the trainer's logging.jsonl over a while, times rows a step."""
+    first = _step(vm)
+    began = time.monotonic()
+    time.sleep(seconds)
+    last = _step(vm)
+    return (last - first) * 8 / (time.monotonic() - began)
+
+
+def _step(vm: Vm) -> int:
+    script = "tail -n 1 /demo/out/logging.jsonl"
+    line = vm.run(["bash", "-c", script]).stdout
+    found = re.search(r'"global_step/max_steps": "(\d+)/', line)
+    return int(found.group(1)) if found else 0
+
+
+def median(values: list[float]) -> float:
+    """Of a few measurements."""
+    return statistics.median(values)
