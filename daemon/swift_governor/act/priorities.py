@@ -10,7 +10,7 @@ job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swift_governor.act.ledger import Ledger, ProcessForgotten, ThreadRecord
 from swift_governor.act.processes import is_same, read_stat, thread_ids
@@ -103,9 +103,23 @@ class Priorities:
         found = self._found(wish, record, current)
         new = self._aimed(wish, record, found, current)
         ours = ThreadRecord(
-            wish.process.pid, wish.process.start_ticks, tid, thread.start_ticks, wish.job,
-            found.nice, found.ioprio, new.nice, new.ioprio,
-        )  # fmt: skip
+            pid=wish.process.pid,
+            pid_start=wish.process.start_ticks,
+            tid=tid,
+            tid_start=thread.start_ticks,
+            job=wish.job,
+            nice=found.nice,
+            ioprio=found.ioprio,
+            set_nice=new.nice,
+            set_ioprio=new.ioprio,
+        )
+        if record is not None:
+            # What the user chose meanwhile does not become ours by being left as it is.
+            ours = replace(
+                ours,
+                set_nice=record.set_nice if new.nice == current.nice else new.nice,
+                set_ioprio=record.set_ioprio if new.ioprio == current.ioprio else new.ioprio,
+            )
         if found != new and ours != record:
             if not self._ledger.add([ours]):
                 self._trouble(wish, "the ledger can't be written", self._ledger.trouble)
