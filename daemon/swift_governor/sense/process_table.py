@@ -79,6 +79,8 @@ class ProcessTable:
         self._executed: dict[int, bool] = {}
         self._orphaned_by: set[int] = set()
         self._rescan = False
+        # Asked for by one poll: told together, or a rank would be grouped without its launcher.
+        self._settling: set[int] = set()
         self.changed = False
         self._told = False
         self.overruns = 0
@@ -209,11 +211,12 @@ class ProcessTable:
             # Another process has that PID now; what was read is not its.
             self._drop(pid)
             self._settle_waiting(pid, relevant=False)
-            self._request([pid], belongs=False)
+            self._request([pid], belongs=False)  # another answer for this PID follows
             return
         else:
             self._judge(reading, stat, uid, belongs)
         self._settle_waiting(pid, relevant=pid in self._kept)
+        self._settling.discard(pid)
         self._tell()
 
     def _judge(self, reading: Reading, stat: Stat, uid: int, belongs: bool) -> None:
@@ -278,6 +281,7 @@ class ProcessTable:
         ]
         self._request(candidates, belongs=False)
         self._find_descendants(stats)
+        self._settling.update(self._pending)
         self._tell()
 
     def _forget_ended(self, stats: Mapping[int, Stat]) -> None:
@@ -350,6 +354,6 @@ class ProcessTable:
             self.changed = True
 
     def _tell(self) -> None:
-        if self.changed and not self._told:
+        if self.changed and not self._told and not self._settling:
             self._told = True
             self._on_change()
