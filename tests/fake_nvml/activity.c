@@ -7,10 +7,10 @@
 #include "fake.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,7 +121,7 @@ void activity_read(int gpu, struct activity *activity) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     all.result = activity;
     all.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    all.from_ns = all.now_ns - window_ms * 1000000u;
+    all.from_ns = window_ms < all.now_ns / 1000000u ? all.now_ns - window_ms * 1000000u : 0;
     all.count = 0;
     snprintf(key, sizeof key, "%d.activity", gpu);
     state_each(key, gather, &all);

@@ -143,14 +143,23 @@ def test_a_new_trainer_takes_the_place_of_the_old_one(path, rounds):
 def test_two_trainers_on_one_gpu_share_it_without_counting_time_twice(gpus, rounds):
     paths = [gpus.folder / "a", gpus.folder / "b"]
     gpus.set("count 1", *(f"0.activity {path}" for path in paths), "0.memory_total 150000000000")
-    for path, pid in zip(paths, (1, os.getpid())):
-        activity = Activity(str(path), pid=pid)
-        activity.set_memory(1 << 30)
-        activity.begin()
-    time.sleep(1.1)
-    gpu = rounds().at(1)["gpus"][0]
-    assert (gpu["utilization"], len(gpu["processes"])) == (1.0, 2)
-    assert gpu["memory_used_bytes"] == 2 << 30
+    first, second = (Activity(str(path), pid=pid) for path, pid in zip(paths, (1, os.getpid())))
+    first.set_memory(1 << 30)
+    second.set_memory(1 << 30)
+    reader = rounds()
+    begin = time.monotonic_ns()
+    first.begin()
+    time.sleep(0.1)
+    second.begin()
+    time.sleep(0.2)
+    first.end()
+    time.sleep(0.1)
+    second.end()
+    end = time.monotonic_ns()
+    gpu = reader.at(1)["gpus"][0]
+    slack = (time.monotonic_ns() - end) / 1e9 + 0.02
+    assert gpu["utilization"] == pytest.approx(share_busy([(begin, end)], end), abs=slack)
+    assert (len(gpu["processes"]), gpu["memory_used_bytes"]) == (2, 2 << 30)
 
 
 @pytest.mark.parametrize("content", [b"", b"FNVMLAC1", b"\0" * 4160, b"x" * 10_000])

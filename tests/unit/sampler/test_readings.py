@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 
+import pynvml
 import pytest
 from swift_governor.model import GpuProcess, GpuSample, SamplerStatus
-from swift_governor.sampler.errors import Status
+from swift_governor.sampler import reader as reader_module
+from swift_governor.sampler.errors import MustRestartError, Status
 
 
 def test_a_healthy_gpu_is_read_in_the_models_units(gpus, rounds):
@@ -250,3 +252,14 @@ def test_looking_for_a_driver_backs_off_to_half_a_minute(gpus, rounds):
     gpus.set_healthy(1)
     found = next(now for now in range(200, 300) if reader.at(now)["status"] == "ok")
     assert found <= 231
+
+
+def test_a_driver_loaded_after_the_unit_needs_a_new_process(tmp_path, monkeypatch):
+    """systemd looks up DeviceAllow=char-nvidia* once, when the unit starts."""
+    devices = tmp_path / "devices"
+    devices.write_text("Character devices:\n  1 mem\n 10 misc\n")
+    monkeypatch.setattr(reader_module, "_DEVICES", str(devices))
+    reader = reader_module.Reader(pynvml)
+    devices.write_text("Character devices:\n  1 mem\n 10 misc\n195 nvidia-frontend\n")
+    with pytest.raises(MustRestartError, match="loaded after"):
+        reader.round(1.0)
