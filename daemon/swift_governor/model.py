@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nouns of the house: what is sensed, what is decided, what is told.
 
-Frozen dataclasses without behaviour beyond what follows from their own fields. A field's name carries
-its unit (``cpu_cores``, ``memory_bytes``, ``period_s``); a utilisation or share is a ratio 0-1; a time
-called ``now`` is CLOCK_MONOTONIC in seconds. ``None`` means "not known" and never "zero".
+Frozen dataclasses without behaviour beyond what follows from their own fields. A field's name
+carries its unit (``cpu_cores``, ``memory_bytes``, ``period_s``); a utilisation or share is a ratio
+0-1; a time called ``now`` is CLOCK_MONOTONIC in seconds. ``None`` means "not known" and never
+"zero".
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc shows it. Strings are decoded with ``surrogateescape`` and may be hostile.
+    """One process as /proc shows it. Strings are decoded with ``surrogateescape`` and may be
+    hostile.
 
     ``environ`` holds only the variables named in ``swift_governor.jobs.rules.ENVIRON_KEYS``.
-    ``exe``, ``argv`` and ``environ`` are None when they could not be read (gone, denied, timed out).
-    ``cgroup`` is the path below the cgroup2 mount, beginning with "/".
+    ``exe``, ``argv`` and ``environ`` are None when they could not be read (gone, denied, timed
+    out). ``cgroup`` is the path below the cgroup2 mount, beginning with "/".
     ``script_names_swift`` tells whether the head of the script in argv names ``swift.cli`` or
     ``swift.`` console entry; None when it could not be read.
     """
@@ -97,8 +99,8 @@ class Match:
 class Member:
     """A process within a job. ``local_rank`` is its own, or for a loader or helper its rank's.
 
-    ``gpu_hint`` is the entry of CUDA_VISIBLE_DEVICES that local_rank selects (an index as CUDA counts,
-    or a UUID), to be used only where NVML's own process list says nothing.
+    ``gpu_hint`` is the entry of CUDA_VISIBLE_DEVICES that local_rank selects (an index as CUDA
+    counts, or a UUID), to be used only where NVML's own process list says nothing.
     """
 
     process: Process
@@ -118,8 +120,9 @@ class Job:
     """One ms-swift run on this node.
 
     ``name`` is verb, root PID, "x", start time in base 36 (``sft4711x8k2``): letters and digits only,
-    since a dash in a slice name is a level of the tree. It is the same after a restart of the daemon.
-    ``world_size`` and ``local_world_size`` come from the ranks' environment; None for one process.
+    since a dash in a slice name is a level of the tree. It is the same after a restart of the
+    daemon. ``world_size`` and ``local_world_size`` come from the ranks' environment; None for one
+    process.
     """
 
     name: str
@@ -225,8 +228,8 @@ class UnitReading:
 class TrainerReport:
     """The last word of one linked trainer process (one rank), aggregated since its last report.
 
-    ``wait_share`` is the share of wall time spent waiting for data; ``samples_per_s`` and ``step_s``
-    cover the steps since the report before. ``running_micro_batch`` is what really ran.
+    ``wait_share`` is the share of wall time spent waiting for data; ``samples_per_s`` and
+    ``step_s`` cover the steps since the report before. ``running_micro_batch`` is what really ran.
     ``cannot`` maps what this trainer can't change to the reason.
     """
 
@@ -250,6 +253,8 @@ class TrainerReport:
     framework: str = ""
     cannot: Mapping[str, str] = field(default_factory=dict)
     answered_sequence: int = 0
+    local_rank: int | None = None
+    local_world_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -318,7 +323,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Placement:
-    """These processes belong in scope ``unit``, which lives in ``slice``. ``job`` is the job's name."""
+    """These processes belong in scope ``unit``, which lives in ``slice``. ``job`` is the job's
+    name.
+    """
 
     unit: str
     slice: str
@@ -380,8 +387,8 @@ class Constraint(str, enum.Enum):
 class LoopState:
     """One GPU's loop after a tick, as shown in status, metrics and the journal.
 
-    ``process_variable`` is the window mean of utilisation; the terms are the last step's increments of
-    ln(quota), dimensionless.
+    ``process_variable`` is the window mean of utilisation; the terms are the last step's
+    increments of ln(quota), dimensionless.
     """
 
     gpu: str
@@ -431,9 +438,10 @@ class Severity(enum.IntEnum):
 class Note:
     """Something an operator should be able to read later.
 
-    ``kind`` is a stable word (``job-found``, ``placed``, ``quota-moved``, ``refused`` …); ``subject``
-    the job, GPU, unit or client. Notes with equal ``kind``, ``subject`` and ``key`` are told once until
-    the condition has gone. ``remedy`` says what to do, where something can be done.
+    ``kind`` is a stable word (``job-found``, ``placed``, ``quota-moved``, ``refused`` …);
+    ``subject`` the job, GPU, unit or client. Notes with equal ``kind``, ``subject`` and ``key``
+    are told once until the condition has gone. ``remedy`` says what to do, where something can be
+    done.
     """
 
     kind: str
@@ -449,8 +457,8 @@ class Note:
 class Decision:
     """All that a tick wishes for. act/ makes it so, report/ tells it.
 
-    ``placements``, ``limits`` and ``priorities`` hold the wishes of enforced jobs only; what an observed
-    job would get is in ``observed`` as sentences.
+    ``placements``, ``limits`` and ``priorities`` hold the wishes of enforced jobs only; what an
+    observed job would get is in ``observed`` as sentences.
     """
 
     placements: tuple[Placement, ...] = ()

@@ -16,6 +16,7 @@ from swift_governor.decide.decide import decide
 from swift_governor.decide.layout import tier_slice
 from swift_governor.decide.memory import Memory
 from swift_governor.jobs.grouping import group
+from swift_governor.jobs.roles import Registered
 from swift_governor.link.sessions import Sessions
 from swift_governor.model import (
     Decision,
@@ -123,8 +124,8 @@ class Tick:
         self._look_where_they_are()
         processes = self._table.processes()
         trainers = self._sessions.reports()
-        workers = {process: report.workers for process, report in trainers.items()}
-        jobs = group(processes, self.jobs, workers)
+        registered = {process: _registered(report) for process, report in trainers.items()}
+        jobs = group(processes, self.jobs, registered)
         trainers = _of_jobs(trainers, jobs)
         cgroups = {m.process.cgroup or "" for job in jobs for m in job.members}
         return Snapshot(
@@ -215,6 +216,16 @@ class Tick:
 def _read_units() -> Mapping[str, UnitReading]:
     readings = ((name, read_unit(name, path)) for name, path in find_units().items())
     return {name: reading for name, reading in readings if reading is not None}
+
+
+def _registered(report: TrainerReport) -> Registered:
+    return Registered(
+        rank=report.rank,
+        local_rank=report.local_rank,
+        world_size=report.world_size,
+        local_world_size=report.local_world_size,
+        workers=report.workers,
+    )
 
 
 def _of_jobs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from swift_governor.model import MicroBatchWish, ProcessId, TrainerReport
@@ -47,6 +47,8 @@ class Sessions:
             framework=p["framework"],
             cannot=p["cannot"],
             phase="start",
+            local_rank=p["local_rank"],
+            local_world_size=p["local_world_size"],
         )
         session = Session(secrets.token_hex(8), process, report, _nothing())
         self._by_process[process] = session
@@ -65,15 +67,10 @@ class Sessions:
             rate = p["samples"] / p["seconds"]
             wait = min(1.0, p["wait_s"] / p["seconds"])
         session.refused = p["refused"] or ""
-        session.report = TrainerReport(
-            process=old.process,
+        session.report = replace(
+            old,
             at=now,
-            rank=old.rank,
-            world_size=old.world_size,
-            base_micro_batch=old.base_micro_batch,
-            base_accumulation=old.base_accumulation,
-            rows_per_step=old.rows_per_step,
-            running_micro_batch=max(1, p["running_micro_batch"]),
+            running_micro_batch=p["running_micro_batch"],
             optimizer_step=p["optimizer_step"],
             steps=old.steps + p["steps"],
             step_s=step_s,
@@ -83,8 +80,6 @@ class Sessions:
             last_oom_micro_batch=p["last_oom_micro_batch"],
             workers=p["workers"],
             phase=p["phase"],
-            framework=old.framework,
-            cannot=old.cannot,
             answered_sequence=p["answered"],
         )
 
