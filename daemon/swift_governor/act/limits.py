@@ -93,9 +93,14 @@ class UnitLimits:
             return
         present = cgroupfs.units_below(f"{self._cgroup_root}/{ROOT}")
         for name in {*limits, *recorded}:
-            wished = properties_of(limits[name]) if name in limits else {}
-            given_back = {p: v for p, v in recorded.get(name, {}).items() if p not in wished}
-            self._tend(require_ours(name), present.get(name), wished, given_back)
+            try:
+                wished = properties_of(limits[name]) if name in limits else {}
+                given_back = {p: v for p, v in recorded.get(name, {}).items() if p not in wished}
+                self._tend(require_ours(name), present.get(name), wished, given_back)
+            except ValueError as error:  # one impossible wish must not keep the others from being
+                self.failures += 1
+                self.errors[name] = str(error)
+                self._once.tell(Note("bug", name, str(error), Severity.ERROR))
         for name in [n for n in self._units if n not in limits and n not in recorded]:
             if not self._units[name].busy:
                 del self._units[name]

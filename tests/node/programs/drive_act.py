@@ -102,6 +102,7 @@ def main() -> int:
                 json.dumps(
                     {
                         "version": systemd.version,
+                        "bus_name": systemd._bus.con.get_unique_name(),
                         "contained": {i.pid: unit for i, unit in state.contained.items()},
                         "pending": state.pending,
                         "drift": state.drift_total,

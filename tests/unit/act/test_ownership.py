@@ -12,7 +12,7 @@ CARRIERS = ("user@*.service", "cron", "atd.service", "supervisor*")
 KEPT = {
     "Kubernetes, systemd driver": ("/kubepods.slice/kubepods-pod1f.slice/cri-containerd-ab.scope"),
     "Kubernetes, cgroupfs driver": "/kubepods/besteffort/pod1f/ab12",
-    "Kubernetes within kind": "/kubelet.slice/kubelet-kubepods.slice/x.slice/cri-containerd-1.scope",
+    "Kubernetes within kind": "/kubelet.slice/kubelet-kubepods.slice/cri-containerd-1.scope",
     "CRI-O": "/kubepods.slice/crio-0123.scope",
     "CRI-O monitor": "/system.slice/crio-conmon-0123.scope",
     "Docker, systemd driver": "/system.slice/docker-0123456789ab.scope",
