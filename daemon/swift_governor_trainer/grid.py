@@ -135,16 +135,21 @@ class Grid:
     def _cut(self, taken: Sequence[RawRows]) -> list[tuple[list[Any], float]]:
         """The micro-batches of a step, each with its share of a loss that is a mean over rows.
 
-        With its own size the trainer's own cut is kept, also where a short batch ends an epoch: an
-        ungoverned run and one without a wish are the same to the last bit.
+        With its own size the trainer's own cut is kept: an ungoverned run and one without a wish
+        are the same to the last bit. A short batch that ends an epoch isn't joined with others
+        either: in a mean of means its rows weigh more, and shall go on to.
         """
-        if self._running == self._base:
-            return [(batch.rows, 1 / len(taken)) for batch in taken]
-        rows = [row for batch in taken for row in batch.rows]
-        cut, start = [], 0
-        for size in near_equal(len(rows), self._running):
-            cut.append((rows[start : start + size], size / len(rows)))
-            start += size
+        unequal = len({len(batch.rows) for batch in taken}) > 1
+        if unequal or self._running == self._base:
+            groups = [batch.rows for batch in taken]
+        else:
+            groups = [[row for batch in taken for row in batch.rows]]
+        cut = []
+        for rows in groups:
+            start = 0
+            for size in near_equal(len(rows), self._running):
+                cut.append((rows[start : start + size], size / len(rows) / len(groups)))
+                start += size
         return cut
 
     def _collate(self, rows: Sequence[Any]) -> Any:

@@ -67,18 +67,18 @@ def run_step(
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             failed = len(chunk.rows)
-            smaller(failed, failed_in, (failed + 1) // 2)
-            if failed_in == FORWARD:
-                todo[:1] = chunk.halves()
-                continue
-            model.zero_grad()
-            total.zero_()
-            todo = _smaller_step(chunks, (failed + 1) // 2)
+            half = (failed + 1) // 2
+            smaller(failed, failed_in, half)
+            if failed_in == BACKWARD:
+                model.zero_grad()
+                total.zero_()
+                todo = chunks
+            todo = _at_most(half, todo)
     return total
 
 
-def _smaller_step(chunks: Sequence[Chunk], most: int) -> list[Chunk]:
-    """The whole step again, no micro-batch with more than ``most`` rows."""
+def _at_most(most: int, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The same rows, no micro-batch with more than ``most`` of them, to be collated again."""
     again = [Chunk(chunk.rows, chunk.share) for chunk in chunks]
     while any(len(chunk.rows) > most for chunk in again):
         again = [

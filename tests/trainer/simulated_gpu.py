@@ -4,8 +4,8 @@
 Give it beside the governor's own: ``--external_plugins swift_governor_plugin.py simulated_gpu.py``.
 
 Loader workers burn CPU: $BURN_MS milliseconds of thread CPU time for each row they fetch (so a
-quota makes them slower, as it would with image decoding). The "GPU" is told to the fake NVML library
-by tests/fake_nvml/activity.py, busy from the first to the last instruction of each training_step.
+quota makes them slower, as it would with image decoding). The "GPU" is told to the fake NVML
+library by tests/fake_nvml/activity.py, busy from the beginning to the end of each training_step.
 
     BURN_MS                        CPU milliseconds a row, in the loader's workers (0)
     GPU_MS_PER_MICRO_BATCH         more busy time for each micro-batch (0), and
