@@ -153,11 +153,13 @@ class UnitLimits:
         try:
             if not unit.path:
                 reply = yield self._systemd.get_unit(name)
-                if not reply.ok:
+                # A tier that is not loaded still has our runtime drop-in: giving back loads it.
+                unloaded = reply.error == "NoSuchUnit" and cgroup_dir is None
+                if not reply.ok and not unloaded:
                     self._failed(name, unit, reply)
                     return
-                unit.path = str(reply.value)
-            if unit.admin is None:
+                unit.path = str(reply.value) if reply.ok else ""
+            if unit.admin is None and unit.path:
                 fragment = yield self._systemd.get_property(name, unit.path, "FragmentPath")
                 drop_ins = yield self._systemd.get_property(name, unit.path, "DropInPaths")
                 if not (fragment.ok and drop_ins.ok):
@@ -165,7 +167,7 @@ class UnitLimits:
                     return
                 unit.admin = set_by_admin(str(fragment.value), list(drop_ins.value))
                 self._tell_admin(name, unit.admin)
-            values = {p: v for p, v in values.items() if p not in unit.admin}
+            values = {p: v for p, v in values.items() if p not in (unit.admin or {})}
             for prop in [p for p in values if (name, p) not in self._ledger.book.units]:
                 old = yield self._systemd.get_property(name, unit.path, prop)
                 if not old.ok:
@@ -239,7 +241,8 @@ class UnitLimits:
         self.failures += 1
         self.errors[name] = f"{reply.error}: {reply.message}"
         message = f"limits can't be set: {self.errors[name]}"
-        self._once.tell(Note("refused", name, message, Severity.WARNING, reply.error))
+        subject = "systemd" if reply.error == "Disconnected" else name
+        self._once.tell(Note("refused", subject, message, Severity.WARNING, reply.error))
 
     def _tell_admin(self, name: str, admin: Mapping[str, str]) -> None:
         for prop, path in admin.items():

@@ -23,7 +23,6 @@ from swift_governor.model import Placement
 
 DEAD = "DeadScope"
 _STOP_TIMEOUT_USEC = 180 * 1_000_000  # a checkpoint of tens of GiB to a network file system
-_OOM_POLICY_SINCE = 253
 _REFUSED = frozenset({"PropertyReadOnly", "InvalidArgs", "UnknownProperty"})
 _LONGEST_DESCRIPTION = 200
 
@@ -80,7 +79,7 @@ class ScopeMaker:
             "After": ["remote-fs.target", "network-online.target"],
             "TimeoutStopUSec": _STOP_TIMEOUT_USEC,
         }
-        if self._systemd.version >= _OOM_POLICY_SINCE and not self._oom_policy_refused:
+        if not self._oom_policy_refused:
             properties["OOMPolicy"] = "continue"
         return properties
 

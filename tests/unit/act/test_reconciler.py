@@ -107,17 +107,15 @@ def test_the_scope_is_delegated_collected_and_ordered_before_its_file_systems(be
     assert all(s["StopWhenUnneeded"] for s in slices.values())
 
 
-def test_oom_policy_is_left_out_where_systemd_is_too_old_or_refuses_it(bench) -> None:
-    bench.systemd.process(7)
+def test_oom_policy_is_left_out_once_this_systemd_has_refused_it_on_a_scope(bench) -> None:
+    for pid in (7, 8):
+        bench.systemd.process(pid)
     bench.systemd.errors["start"] = [Reply(error="PropertyReadOnly", message="OOMPolicy")]
     assert bench.tick(placed(7)).contained
-    assert ["OOMPolicy" in c[2] for c in bench.systemd.calls if c[0] == "start"] == [True, False]
-    bench.systemd.version = 252
-    bench.restart()
-    bench.systemd.process(8)
     other = Placement("msswift-sft2x2-main.scope", SLICE, "sft2x2", "", (ProcessId(8, 5),))
-    bench.tick(Decision(placements=(other,)))
-    assert "OOMPolicy" not in bench.systemd.calls[-3][2]
+    assert bench.tick(Decision(placements=(*placed(7).placements, other))).pending == 0
+    tries = ["OOMPolicy" in c[2] for c in bench.systemd.calls if c[0] == "start"]
+    assert tries == [True, False, False]
 
 
 def test_a_later_process_is_attached(bench) -> None:
@@ -353,7 +351,6 @@ def test_a_unit_that_has_gone_leaves_the_ledger_without_a_call(bench) -> None:
 
 
 def test_a_tier_without_a_cgroup_now_is_given_back_all_the_same(bench) -> None:
-    bench.systemd.errors["get-unit"] = [Reply(value="/unit/msswift-training.slice")]
     bench.ledger.add([UnitRecord("msswift-training.slice", "CPUWeight", UNSET)])
     bench.tick(Decision())
     assert ("set", "msswift-training.slice", {"CPUWeight": UNSET}) in bench.systemd.calls
