@@ -116,6 +116,6 @@ def _integer(text: str | None) -> int | None:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text("utf-8", "replace")
+        return path.read_text("ascii", "replace")
     except OSError:
         return None

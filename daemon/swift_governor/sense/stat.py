@@ -58,8 +58,8 @@ def read_stat(proc: str, pid: int) -> Stat | None:
 def read_uid(proc: str, pid: int) -> int | None:
     """The real user of one process; None when gone.
 
-    From status and not from the owner of /proc/PID: that is root as soon as a process makes itself
-    undumpable, and nobody's job may pass for root's.
+    From status, since the owner of /proc/PID is the effective one: a set-user-ID program that a
+    user starts is still that user's.
     """
     for line in (_read(f"{proc}/{pid}/status", MAX_STAT_BYTES) or b"").splitlines():
         if line.startswith(b"Uid:"):
