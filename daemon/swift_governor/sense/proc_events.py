@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Union
@@ -37,6 +39,7 @@ EVENT_EXIT = 0x80000000
 # A fork storm of some 50,000 processes fits before the kernel drops events.
 RECEIVE_BUFFER_BYTES = 8 * 1024 * 1024
 DATAGRAM_BYTES = 4096
+ANSWER_S = 1.0
 
 REMEDY = "needs CAP_NET_ADMIN in the initial namespaces and CONFIG_PROC_EVENTS; /proc is polled"
 
@@ -150,6 +153,7 @@ class ProcEvents:
             connection.bind((0, CN_IDX_PROC))
             _enlarge(connection)
             connection.send(_request(PROC_CN_MCAST_LISTEN))
+            _await_answer(connection)
         except OSError as error:
             connection.close()
             raise _unavailable("subscribe to process events", error) from error
@@ -196,13 +200,45 @@ def _enlarge(connection: socket.socket) -> None:
         return
 
 
+def _await_answer(connection: socket.socket) -> None:
+    """Raises OSError where the kernel refuses, or where it says nothing.
+
+    It answers at once, with an errno for a process without the capability (Linux 6.6 and later),
+    and not at all outside the initial namespaces. Answers go to every listener: ours has our
+    number.
+    """
+    end = time.monotonic() + ANSWER_S
+    while select.select([connection], [], [], max(0.0, end - time.monotonic()))[0]:
+        datagram, (sender, _) = connection.recvfrom(DATAGRAM_BYTES)
+        refusal = _read_answer(datagram) if sender == 0 else None
+        if refusal == 0:
+            return
+        if refusal is not None:
+            raise OSError(refusal, os.strerror(refusal))
+    raise OSError(errno.ETIMEDOUT, "the kernel does not answer")
+
+
+def _read_answer(datagram: bytes) -> int | None:
+    """The errno in the answer to our request, 0 for success; None for any other datagram."""
+    body = NLMSGHDR.size + CN_MSG.size
+    if len(datagram) < body + PROC_EVENT.size + 4:
+        return None
+    _, _, _, ack, _, _ = CN_MSG.unpack_from(datagram, NLMSGHDR.size)
+    what, _, _ = PROC_EVENT.unpack_from(datagram, body)
+    if what != EVENT_ACK or ack != _our_number() + 1:
+        return None
+    (number,) = struct.unpack_from("=I", datagram, body + PROC_EVENT.size)
+    return int(number)
+
+
+def _our_number() -> int:
+    return os.getpid() & 0x3FFFFFFF
+
+
 def _request(operation: int) -> bytes:
     body = struct.pack("=I", operation)
-    message = CN_MSG.pack(CN_IDX_PROC, CN_VAL_PROC, 0, 0, len(body), 0) + body
-    return (
-        NLMSGHDR.pack(NLMSGHDR.size + len(message), NLMSG_DONE, 0, 0, os.getpid() & 0xFFFFFFFF)
-        + message
-    )
+    message = CN_MSG.pack(CN_IDX_PROC, CN_VAL_PROC, 0, _our_number(), len(body), 0) + body
+    return NLMSGHDR.pack(NLMSGHDR.size + len(message), NLMSG_DONE, 0, 0, _our_number()) + message
 
 
 def _unavailable(what: str, error: OSError) -> ProcEventsError:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
 import struct
@@ -142,6 +143,21 @@ def test_a_storm_is_read_in_portions():
     one = (datagram(2, 60, 60), (0, 1))
     events = ProcEvents(Scripted(*[one] * 30))
     assert [len(events.read(limit=20)), len(events.read(limit=20))] == [20, 10]
+
+
+def test_the_kernels_answer_to_us_is_told_from_others_and_a_refusal_from_consent():
+    answer = bytearray(datagram(0, errno.EPERM))
+    assert proc_events._read_answer(bytes(answer)) is None, "another listener's"
+    struct.pack_into("=I", answer, 16 + 12, (os.getpid() & 0x3FFFFFFF) + 1)
+    assert proc_events._read_answer(bytes(answer)) == errno.EPERM
+    assert proc_events._read_answer(bytes(answer[:50])) is None
+
+
+def test_a_kernel_that_does_not_answer_is_not_waited_for(monkeypatch):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    monkeypatch.setattr(proc_events, "ANSWER_S", 0.01)
+    with ours, theirs, pytest.raises(OSError, match="does not answer"):
+        proc_events._await_answer(ours)
 
 
 @pytest.fixture
