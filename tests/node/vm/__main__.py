@@ -40,6 +40,8 @@ def main() -> int:
                 return vm.interactive(["bash", "-l"])
             print(vm.run(["systemd-analyze"]).stdout + vm.run(["systemd-analyze", "blame"]).stdout)
             return 0
+    except KeyboardInterrupt:
+        return 130
     except VmError as error:
         print(error, file=sys.stderr)
         return 1

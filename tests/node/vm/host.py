@@ -36,7 +36,8 @@ def tools() -> dict[str, str]:
     """Where each needed tool is. Raises VmError with the one command that installs what lacks."""
     needed = dict(TOOLS)
     if os.geteuid() != 0:
-        needed["fakeroot"] = "fakeroot"  # keeps root's ownership in an image a user builds
+        # A user's mmdebstrap works in a user namespace, and fakeroot keeps root's files root's.
+        needed.update(fakeroot="fakeroot", newuidmap="uidmap")
     found = {name: shutil.which(name, path=SEARCH_PATH) for name in needed}
     missing = sorted({needed[name] for name, path in found.items() if path is None})
     if missing:

@@ -2,7 +2,8 @@
 """The Debian root that each VM starts from: built once a recipe, kept in .cache/vm, never written.
 
 The recipe is mmdebstrap's arguments and the files in guest/; its hash is in the directory's name,
-so a changed recipe builds anew and an unchanged one never does. Takes about a minute.
+so a changed recipe builds anew and an unchanged one never does. Takes about a minute, from the
+Debian mirror that SWIFT_GOVERNOR_VM_MIRROR names (default deb.debian.org).
 """
 
 from __future__ import annotations

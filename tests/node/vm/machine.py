@@ -23,6 +23,8 @@ from tests.node.vm.ssh import Ssh
 
 T = TypeVar("T")
 BOOT_FINISHED_WITHIN_S = 300
+# Generous: emulated, on a busy machine, a Python program takes half a minute to import.
+DEADLINE_S = 120
 
 # What collect() saves: file → command in the guest.
 EVIDENCE = {
@@ -136,7 +138,7 @@ class Vm:
     def run(
         self,
         argv: Sequence[str],
-        timeout_s: float = 60,
+        timeout_s: float = DEADLINE_S,
         check: bool = True,
         stdin: str = "",
     ) -> Result:
@@ -151,15 +153,15 @@ class Vm:
         except VmError as error:
             raise VmError(f"{error}; console: {self.console}") from None
 
-    def sh(self, script: str, timeout_s: float = 60, check: bool = True) -> Result:
+    def sh(self, script: str, timeout_s: float = DEADLINE_S, check: bool = True) -> Result:
         """Run a bash script as root: the first command that fails ends it."""
         return self.run(["bash", "-euo", "pipefail", "-c", script], timeout_s, check)
 
-    def put(self, local: Path, remote: str, timeout_s: float = 120) -> None:
+    def put(self, local: Path, remote: str, timeout_s: float = DEADLINE_S) -> None:
         """Copy a file, or a directory with all in it, into the guest."""
         self._ssh.copy(str(local), f"guest:{remote}", timeout_s)
 
-    def get(self, remote: str, local: Path, timeout_s: float = 120) -> None:
+    def get(self, remote: str, local: Path, timeout_s: float = DEADLINE_S) -> None:
         """Copy a file, or a directory with all in it, out of the guest."""
         self._ssh.copy(f"guest:{remote}", str(local), timeout_s)
 
@@ -170,19 +172,19 @@ class Vm:
 
     @overload
     def wait_for(
-        self, description: str, condition: Callable[[], T], timeout_s: float = 60
+        self, description: str, condition: Callable[[], T], timeout_s: float = DEADLINE_S
     ) -> T: ...
 
     @overload
     def wait_for(
-        self, description: str, condition: Sequence[str], timeout_s: float = 60
+        self, description: str, condition: Sequence[str], timeout_s: float = DEADLINE_S
     ) -> Result: ...
 
     def wait_for(
         self,
         description: str,
         condition: Callable[[], T] | Sequence[str],
-        timeout_s: float = 60,
+        timeout_s: float = DEADLINE_S,
     ) -> T | Result:
         """Wait until `condition` holds, and return what it gave.
 
