@@ -53,7 +53,8 @@ class Recorder(TrainerCallback):
             self.passes.append({"step": state.global_step, "rows": rows})
             self.accumulations.add(self.trainer.current_gradient_accumulation_steps)
 
-        model.get_base_model().register_forward_pre_hook(saw, with_kwargs=True)
+        # The transformer itself: peft calls the model around it past its hooks.
+        model.get_base_model().model.register_forward_pre_hook(saw, with_kwargs=True)
         self.began = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
