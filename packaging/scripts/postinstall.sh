@@ -32,7 +32,8 @@ if [ -n "$old" ] && [ -d /run/systemd/system ]; then
         systemctl daemon-reload
     fi
     rm -f /run/swift-governor.units
-    # Only where it runs. The new one adopts the jobs that the old one placed.
-    systemctl try-restart swift-governor.service ||
+    # Only what runs. The new governor adopts the jobs that the old one placed.
+    systemctl try-restart swift-governor.service swift-governor-sampler.service \
+        swift-governor-exporter.service ||
         echo "swift-governor: the new version did not start: journalctl -u swift-governor" >&2
 fi

@@ -41,7 +41,7 @@ def state(vm: Vm, unit: str, name: str = "ActiveState") -> str:
 
 def wait_for_all_three(vm: Vm) -> None:
     for unit in ALL_THREE:
-        vm.wait_for(f"{unit} to be active", ["systemctl", "is-active", unit])
+        vm.wait_for(f"{unit} to be active", ["systemctl", "is-active", unit], timeout_s=180)
 
 
 def main_pid(vm: Vm, unit: str) -> int:
@@ -69,7 +69,7 @@ def test_installing_starts_enables_and_reloads_nothing(node: Vm):
 
 def test_a_start_needs_no_reload_and_brings_up_all_three(node: Vm):
     before = reloads(node)
-    node.run(["systemctl", "start", GOVERNOR])
+    node.run(["systemctl", "start", GOVERNOR], timeout_s=180)
     wait_for_all_three(node)
     assert reloads(node) == before
     assert state(node, GOVERNOR, "NeedDaemonReload") == "no"
@@ -92,7 +92,7 @@ def test_each_program_has_the_rights_it_needs_and_no_more(node: Vm):
 def test_a_bad_file_fails_the_reload_and_the_daemon_runs_on_with_the_good_one(node: Vm):
     pid = main_pid(node, GOVERNOR)
     node.write("/etc/swift-governor/config.d/50-bad.yaml", "mood: enforce\n")
-    failed = node.run(["systemctl", "reload", GOVERNOR], check=False)
+    failed = node.run(["systemctl", "reload", GOVERNOR], 180, check=False)
     node.run(["rm", "/etc/swift-governor/config.d/50-bad.yaml"])
     assert failed.rc != 0
     assert main_pid(node, GOVERNOR) == pid
@@ -102,9 +102,20 @@ def test_a_bad_file_fails_the_reload_and_the_daemon_runs_on_with_the_good_one(no
 
 def test_a_good_file_reloads_and_the_process_stays(node: Vm):
     pid = main_pid(node, GOVERNOR)
-    node.run(["systemctl", "reload", GOVERNOR])
+    node.run(["systemctl", "reload", GOVERNOR], timeout_s=180)
     node.wait_for("the reload to end", lambda: state(node, GOVERNOR) == "active")
     assert main_pid(node, GOVERNOR) == pid
+
+
+def test_a_crash_restarts_the_governor_and_leaves_the_helpers_running(node: Vm):
+    before = {unit: main_pid(node, unit) for unit in ALL_THREE}
+    node.run(["systemctl", "kill", "--signal=KILL", GOVERNOR])
+    node.wait_for(
+        "another governor",
+        lambda: state(node, GOVERNOR) == "active" and main_pid(node, GOVERNOR) != before[GOVERNOR],
+        timeout_s=180,
+    )
+    assert {unit: main_pid(node, unit) for unit in HELPERS} == {u: before[u] for u in HELPERS}
 
 
 def test_an_upgrade_with_the_same_units_restarts_the_daemon_and_reloads_nothing(node: Vm):
@@ -130,11 +141,13 @@ def test_an_upgrade_that_changes_a_unit_reloads_once_and_says_so(node: Vm):
 
 
 def test_a_stop_ends_all_three_and_a_start_brings_them_back(node: Vm):
-    node.run(["systemctl", "stop", GOVERNOR])
+    node.run(["systemctl", "stop", GOVERNOR], timeout_s=180)
     node.wait_for(
-        "all three to end", lambda: {state(node, unit) for unit in ALL_THREE} == {"inactive"}
+        "all three to end",
+        lambda: {state(node, unit) for unit in ALL_THREE} == {"inactive"},
+        timeout_s=180,
     )
-    node.run(["systemctl", "start", GOVERNOR])
+    node.run(["systemctl", "start", GOVERNOR], timeout_s=180)
     wait_for_all_three(node)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.unit.packaging.conftest import Deb
 
+UNITS = "swift-governor.service swift-governor-sampler.service swift-governor-exporter.service"
 STANDINS = ("systemctl", "systemd-sysusers", "py3compile", "py3clean")
 
 
@@ -90,7 +91,7 @@ def test_a_first_install_makes_users_and_bytecode_and_touches_systemd_not_at_all
 def test_an_upgrade_with_the_same_units_restarts_only_what_runs_and_reloads_nothing(node: Node):
     node.run("preinst", "upgrade", "0.0.9-1")
     calls = node.run("postinst", "configure", "0.0.9-1")
-    assert "systemctl try-restart swift-governor.service" in calls
+    assert f"systemctl try-restart {UNITS}" in calls
     assert not any("daemon-reload" in call for call in calls)
     assert not (node.root / "run/swift-governor.units").exists()
 
@@ -104,7 +105,7 @@ def test_an_upgrade_that_changes_a_unit_reloads_once_before_the_restart_and_says
     calls = node.run("postinst", "configure", "0.0.9-1")
     assert [call for call in calls if call.startswith("systemctl")] == [
         "systemctl daemon-reload",
-        "systemctl try-restart swift-governor.service",
+        f"systemctl try-restart {UNITS}",
     ]
     assert "daemon-reload" in node.said
 
@@ -115,11 +116,10 @@ def test_an_upgrade_does_not_stop_the_daemon_while_files_are_replaced(node: Node
 
 def test_a_removal_stops_releases_and_disables_without_a_reload(node: Node):
     calls = node.run("prerm", "remove")
-    units = "swift-governor.service swift-governor-sampler.service swift-governor-exporter.service"
     assert calls == [
-        f"systemctl stop {units}",
+        f"systemctl stop {UNITS}",
         "swift-governor-release ",
-        f"systemctl reset-failed {units}",
+        f"systemctl reset-failed {UNITS}",
         "systemctl list-units --all --plain --no-legend --type=slice msswift*.slice",
         "systemctl --no-reload disable swift-governor.service",
         "py3clean -p swift-governor",
@@ -190,7 +190,7 @@ def test_the_rpm_counts_are_understood_like_the_words_of_dpkg(node: Node):
     assert node.run("preinst", "1") == []
     assert not any(c.startswith("systemctl") for c in node.run("postinst", "1"))
     node.run("preinst", "2")
-    assert "systemctl try-restart swift-governor.service" in node.run("postinst", "2")
+    assert f"systemctl try-restart {UNITS}" in node.run("postinst", "2")
     assert node.run("prerm", "1") == []
     assert node.run("postrm", "1") == []
     assert (node.root / "usr/lib/swift-governor").exists()
