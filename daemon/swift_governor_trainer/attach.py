@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
 from . import report
-from .grid import Grid
+from .grid import Grid, collects_steps
 from .link import Link, Mailbox, socket_path
 from .report import Meter
 
@@ -203,7 +203,7 @@ _REASONS: tuple[tuple[_Applies, str], ...] = (
         "FSDP needs all ranks in step, which is not built yet",
     ),
     (
-        lambda t: not hasattr(t, "get_batch_samples"),
+        lambda t: not collects_steps(t),
         "this transformers has no get_batch_samples (it came with 4.46)",
     ),
     (lambda t: (_template("sequence_parallel_size")(t) or 1) > 1, "sequence parallel: not proven"),

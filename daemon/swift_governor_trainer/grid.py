@@ -18,6 +18,8 @@ keeps them as locals for a whole epoch, and batches are on their way through the
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -60,6 +62,17 @@ def near_equal(rows: int, micro_batch: int) -> list[int]:
     return [least + 1] * larger + [least] * (count - larger)
 
 
+def collects_steps(trainer: Any) -> bool:
+    """Whether ``get_batch_samples`` is the one that fetches a step's batches (transformers 4.46).
+
+    Older trl trainers have a method of that name which generates text: (model, batch).
+    """
+    method = getattr(trainer, "get_batch_samples", None)
+    if method is None:
+        return False
+    return next(iter(inspect.signature(method).parameters), "") in ("epoch_iterator", "args")
+
+
 class Grid:
     """The cutting for one trainer. ``install()`` before its training loader is made.
 
@@ -83,7 +96,7 @@ class Grid:
         self._base = int(trainer.args.per_device_train_batch_size)
         self._running = self._base
         self._rows_per_step = self._base * int(trainer.args.gradient_accumulation_steps)
-        self._own_collect: Any = getattr(trainer, "get_batch_samples", None)
+        self._own_collect: Any = trainer.get_batch_samples if collects_steps(trainer) else None
         self._own_step: Any = trainer.training_step
 
     def install(self) -> None:
@@ -91,6 +104,7 @@ class Grid:
         trainer = self._trainer
         if self._own_collect is not None:
             trainer.get_batch_samples = self._collect
+        trainer.training_step = self._training_step
         if self._cannot is not None:
             return
         own_loader = trainer.get_train_dataloader
@@ -103,7 +117,6 @@ class Grid:
                 trainer.data_collator = collator
 
         trainer.get_train_dataloader = raw_loader
-        trainer.training_step = self._training_step
 
     # -------------------------------------------------------------------------- the rows of a step
 
@@ -212,16 +225,29 @@ class Grid:
             import torch
 
             return torch.zeros((), device=self._trainer.args.device)
-        if not isinstance(inputs, WholeStep):
-            return self._own_step(model, inputs, *rest, **kwargs)
-        return memory.run_step(
-            self._trainer,
-            model,
-            inputs.chunks,
-            step=lambda batch: self._own_step(model, batch, *rest, **kwargs),
-            collate=self._collate,
-            smaller=self._smaller,
-        )
+        with self._fatal_one_counted():
+            if not isinstance(inputs, WholeStep):
+                return self._own_step(model, inputs, *rest, **kwargs)
+            return memory.run_step(
+                self._trainer,
+                model,
+                inputs.chunks,
+                step=lambda batch: self._own_step(model, batch, *rest, **kwargs),
+                collate=self._collate,
+                smaller=self._smaller,
+            )
+
+    @contextlib.contextmanager
+    def _fatal_one_counted(self) -> Iterator[None]:
+        """The out-of-memory error that ends the run is the one the governor should know of."""
+        import torch
+
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError:
+            self._meter.out_of_memory(self._running)
+            self._mailbox.runs(self._running)
+            raise
 
     def _smaller(self, failed: int, phase: str, micro_batch: int) -> None:
         """Out of memory: from now on with ``micro_batch`` rows, until another wish."""

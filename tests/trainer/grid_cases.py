@@ -142,6 +142,7 @@ def train(
     wishes: dict[int, int] | None = None,
     fault: Fault | None = None,
     governed: bool = True,
+    cannot: str | None = None,
 ) -> dict[str, Any]:
     """One run; what it did, and the error that ended it, if one did."""
     transformers.set_seed(7)
@@ -171,7 +172,7 @@ def train(
     watch = Watch(wishes or {}, mailbox)
     trainer.add_callback(watch)
     if governed:
-        Grid(trainer, mailbox, meter, said.append).install()
+        Grid(trainer, mailbox, meter, said.append, cannot).install()
     if fault is not None:
         fault.hook(trainer)
     sizes: list[tuple[int, int]] = []
@@ -234,6 +235,9 @@ def main() -> None:
         "backward, rows": against(rows, train(Scored, {1: 3}, Fault("backward", 1, 1))),
         "one row forward": against(tokens, train(causal, fault=Fault("forward", 1, 0))),
         "one row backward": against(tokens, train(causal, fault=Fault("backward", 1, 0))),
+        "refused, out of memory": against(
+            tokens, train(causal, {0: 2}, Fault("forward", 1, 0), cannot="not proven")
+        ),
         "another error": against(tokens, train(causal, {1: 1}, Fault("other", 1, 0))),
     }
     print(json.dumps(cases))

@@ -108,6 +108,17 @@ def test_one_row_that_does_not_fit_raises_as_ever(cases, name):
     case = cases[name]
     assert case["error"] == "OutOfMemoryError: CUDA out of memory (by hand)"
     assert case["steps"] == 1
+    # 4, 2, and the one row that ends it: the last report says so.
+    assert case["reported"]["oom_count"] == 3
+    assert case["reported"]["last_oom_micro_batch"] == 1
+
+
+def test_where_nothing_can_be_changed_out_of_memory_is_still_counted(cases):
+    case = cases["refused, out of memory"]
+    assert case["error"] == "OutOfMemoryError: CUDA out of memory (by hand)"
+    assert (case["reported"]["oom_count"], case["reported"]["last_oom_micro_batch"]) == (1, 4)
+    assert case["said"] == ["micro-batch 2 refused: not proven"]
+    assert case["sizes"][0] == [4, 4]
 
 
 def test_another_error_passes_through_and_puts_everything_back(cases):
