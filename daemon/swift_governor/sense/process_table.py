@@ -79,17 +79,24 @@ class ProcessTable:
         self._executed: dict[int, bool] = {}
         self._orphaned_by: set[int] = set()
         self._rescan = False
-        # Asked for by one poll: told together, or a rank would be grouped without its launcher.
+        # Asked for by one poll: shown together, or a rank would be grouped without its launcher.
         self._settling: set[int] = set()
+        self._shown: dict[int, Process] = {}
         self.changed = False
         self._told = False
         self.overruns = 0
         self.unreadable: dict[int, str] = {}
 
     def processes(self) -> Mapping[int, Process]:
-        """The table as it is now; the copy never changes."""
-        self.changed = self._told = False
-        return dict(self._kept)
+        """The table as it is; the copy never changes.
+
+        While a poll's answers are still coming in it is what it was before: half a tree would be
+        taken for another one.
+        """
+        if not self._settling:
+            self.changed = self._told = False
+            self._shown = dict(self._kept)
+        return self._shown
 
     def include(self, pid: int) -> None:
         """Keeps a process whatever its command line: a trainer in it has registered."""
@@ -152,6 +159,8 @@ class ProcessTable:
         for pid, belongs in executed.items():
             if belongs or self._is_candidate(pid):
                 self._request([pid], belongs)
+            else:
+                self._settle_waiting(pid, relevant=False)
         self._tell()
 
     def _is_candidate(self, pid: int) -> bool:
