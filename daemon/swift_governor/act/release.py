@@ -258,17 +258,30 @@ def _say(level: int, line: str) -> None:
     sys.stderr.write(f"{prefix}{line}\n")
 
 
+NAME = "release"
+HELP = "give back every limit and priority; jobs run on"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``swift-governor release``."""
+    parser.add_argument(
+        "--ledger", default=ledger.PATH, metavar="PATH", help="default: %(default)s"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0 when nothing of ours remains in force."""
+    return Release(ledger_path=args.ledger, say=_say).run()
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
-    """The program: exit status 0 when nothing of ours remains in force."""
+    """The program; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="swift-governor release",
         description="Give back every limit and priority that swift-governor set; jobs run on.",
     )
-    parser.add_argument(
-        "--ledger", default=ledger.PATH, metavar="PATH", help="default: %(default)s"
-    )
-    chosen = parser.parse_args(None if arguments is None else list(arguments))
-    return Release(ledger_path=chosen.ledger, say=_say).run()
+    configure(parser)
+    return run(parser.parse_args(None if arguments is None else list(arguments)))
 
 
 if __name__ == "__main__":
