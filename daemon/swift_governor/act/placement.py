@@ -117,7 +117,7 @@ class Placer:
         if not is_same(self._proc_root, process.pid, process.start_ticks):
             return
         self.contained[process] = placement.unit
-        begun = self._first_seen.get(process)
+        begun = self._first_seen.pop(process, None)
         if begun is not None:
             self.latencies.append(max(time.monotonic() - begun, 0.0))
         if f"/{placement.slice}/" not in cgroup:

@@ -26,7 +26,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swift_governor.act import ledger
@@ -44,6 +44,8 @@ from swift_governor.act.threads import restore_process
 from swift_governor.act.unitfile import set_by_admin
 from swift_governor.act.units import ROOT, is_ours, is_transient
 
+NAME = "release"
+HELP = "give back every limit and priority that swift-governor set; jobs run on"
 SYSTEMCTL = "/usr/bin/systemctl"
 _DEADLINE_S = 20.0  # for all: TimeoutStopSec= is longer than this
 _AT_ONCE = 4
@@ -274,14 +276,23 @@ def run(args: argparse.Namespace) -> int:
     return Release(ledger_path=args.ledger, say=_say).run()
 
 
-def main(arguments: Iterable[str] | None = None) -> int:
-    """The program; see the module's docstring."""
-    parser = argparse.ArgumentParser(
-        prog="swift-governor release",
-        description="Give back every limit and priority that swift-governor set; jobs run on.",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--ledger", default=ledger.PATH, metavar="PATH", help="default: %(default)s"
     )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; the exit status."""
+    return Release(ledger_path=args.ledger, say=_say).run()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program: exit status 0 when nothing of ours remains in force."""
+    parser = argparse.ArgumentParser(prog=f"swift-governor {NAME}", description=HELP)
     configure(parser)
-    return run(parser.parse_args(None if arguments is None else list(arguments)))
+    return run(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -233,6 +233,16 @@ def test_what_belongs_to_others_is_left_and_told_once(bench, cgroup: str) -> Non
     assert bench.kinds() == ["left-alone"]
 
 
+def test_a_loader_that_goes_on_to_its_gpus_scope_is_neither_drift_nor_late(bench) -> None:
+    bench.systemd.process(7)
+    bench.tick(placed(7))
+    loader = Placement("msswift-sft1x1-gpu0.scope", SLICE, "sft1x1", "", (ProcessId(7, 5),))
+    state = bench.tick(Decision(placements=(loader,)), seconds=3600)
+    assert state.contained == {ProcessId(7, 5): "msswift-sft1x1-gpu0.scope"}
+    assert state.drift_total == 0
+    assert len(bench.reconciler._placer._first_seen) == 0
+
+
 def test_only_scopes_of_ours_are_ever_asked_for(bench) -> None:
     bench.systemd.process(7)
     evil = Placement("ssh.service", SLICE, "j", "", (ProcessId(7, 5),))
