@@ -46,8 +46,8 @@ class Demo:
         self.start()
         self.train()
         self.contained()
-        self.regulated()
         self.micro_batch()
+        self.regulated()
         self.by_hand()
         self.stopped()
 
@@ -98,8 +98,9 @@ class Demo:
         environment = [
             f"BURN_MS={BURN_MS}",
             "FAKE_NVML_ACTIVITY=/run/fake-nvml/gpu0",
-            "GPU_MEMORY_BASE_GIB=30",
-            "GPU_MEMORY_PER_MICRO_BATCH_GIB=12.2",
+            "FAKE_NVML_WRITER=/demo/activity.py",
+            f"GPU_MEMORY_MIB={20 * 1024}",
+            f"GPU_MEMORY_KIB_PER_TOKEN={240 * 1024}",
         ]
         # In a session of its own, as a login would: not in a *.service, which would be left alone.
         line = f"setsid runuser -u alice -- env {' '.join(environment)} /demo/train.sh"
@@ -123,7 +124,7 @@ class Demo:
         """Where its processes are, as systemd and the kernel show it."""
         vm, screen = self.vm, self.screen
         screen.title("Contained")
-        argv = ["systemd-cgls", "--no-pager", "-u", "msswift.slice"]
+        argv = ["systemd-cgls", "--no-pager", "--xattr=no", "-u", "msswift.slice"]
         screen.see("# " + " ".join(argv))
         screen.see("\n".join(line[:100] for line in vm.run(argv).stdout.splitlines()))
         loaders = look.cgroup_file(vm, self.scope, "cgroup.procs").split()
@@ -144,7 +145,9 @@ class Demo:
         shown = look.cgroup_file(self.vm, self.scope, "cpu.max")
         screen.see(f"# cat /sys/fs/cgroup/msswift.slice/…/{self.scope}/cpu.max\n{shown}")
         told = look.one(self.vm, f'swift_governor_unit_cpu_quota_cores{{unit="{self.scope}"}}')
-        screen.check(quota is not None and told == quota, f"Prometheus tells the same: {told} cores")
+        screen.check(
+            quota is not None and told == quota, f"Prometheus tells the same: {told} cores"
+        )
 
     def micro_batch(self) -> None:
         """The simulated memory is too full at micro-batch 4: the governor asks for 2."""
@@ -153,12 +156,18 @@ class Demo:
         screen.wait("the trainer's own log to tell of the change")
         vm.wait_for("the change", lambda: self._changed_line(), 240)
         screen.see(f"train.log: {self._changed_line()}")
-        running = look.one(vm, "swift_governor_micro_batch_rows")
-        running = 2.0 if running is None else running
-        screen.check("4 -> 2" in self._changed_line(), "4 -> 2 at an optimizer step, in its own log")
+        screen.check(
+            "4 -> 2" in self._changed_line(), "4 -> 2 at an optimizer step, in its own log"
+        )
+        told = "swift_governor_job_micro_batch_size"
+        screen.wait("Prometheus to tell of it")
+        vm.wait_for("the new size in Prometheus", lambda: look.one(vm, told) == 2.0, 60)
+        screen.check(True, f"Prometheus: {told} 2")
 
     def _changed_line(self) -> str:
-        lines = [n for n in look.trainer_log(self.vm).governor_lines if "micro-batch" in n and "->" in n]
+        lines = [
+            n for n in look.trainer_log(self.vm).governor_lines if "micro-batch" in n and "->" in n
+        ]
         return lines[-1] if lines else ""
 
     def by_hand(self) -> None:

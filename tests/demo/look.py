@@ -21,10 +21,7 @@ def status(vm: Vm) -> dict[str, Any]:
 
 def cgroup_file(vm: Vm, unit: str, name: str) -> str:
     """A file of a unit's cgroup, found by walking cgroupfs (not asked of the governor)."""
-    script = (
-        'd=$(find /sys/fs/cgroup/msswift.slice -type d -name "$1"); '
-        '[ -n "$d" ] && cat "$d/$2"'
-    )
+    script = 'd=$(find /sys/fs/cgroup/msswift.slice -type d -name "$1"); [ -n "$d" ] && cat "$d/$2"'
     return vm.run(["bash", "-c", script, "bash", unit, name], check=False).stdout.strip()
 
 

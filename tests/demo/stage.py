@@ -18,9 +18,9 @@ GIB = 1024**3
 GPU = f"""count 1
 0.uuid GPU-51a11ed0-0000-4000-8000-000000000000
 0.name Simulated GPU (80 GiB)
-0.mem_total {80 * GIB}
-0.mem_used {GIB}
-0.temp 55
+0.memory_total {80 * GIB}
+0.memory_used {GIB}
+0.temperature 55
 0.power_mw 300000
 0.power_limit_mw 700000
 0.activity /run/fake-nvml/gpu0
@@ -29,7 +29,7 @@ GPU = f"""count 1
 
 def disks() -> list[ExtraDisk]:
     """ms-swift and all it needs, as a read-only disk: the same files as the trainer's tests use."""
-    image = make_disk_image(MS_SWIFT / "venv", CACHE / "ms-swift.img")
+    image = make_disk_image(MS_SWIFT / "venv", CACHE / "ms-swift-venv.img")
     return [ExtraDisk(image, "/opt/ms-swift")]
 
 
