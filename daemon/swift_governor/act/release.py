@@ -260,22 +260,6 @@ def _say(level: int, line: str) -> None:
     sys.stderr.write(f"{prefix}{line}\n")
 
 
-NAME = "release"
-HELP = "give back every limit and priority; jobs run on"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of ``swift-governor release``."""
-    parser.add_argument(
-        "--ledger", default=ledger.PATH, metavar="PATH", help="default: %(default)s"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Exit status 0 when nothing of ours remains in force."""
-    return Release(ledger_path=args.ledger, say=_say).run()
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument(
