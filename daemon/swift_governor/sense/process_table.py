@@ -26,8 +26,8 @@ from swift_governor.sense.stat import Stat, list_pids, read_cgroup, read_stat, r
 # After an exec the name is that of the program's file: an interpreter, or a console script.
 CANDIDATE = re.compile(r"\.?(?:python|pypy|swift|megatron|torchrun|accelerate|deepspeed|ds\Z|pt_)")
 
-POLL_WITH_EVENTS_S = 30.0
-POLL_ALONE_S = 2.0
+MAX_RETRIES = 3
+RESTLESS = "it ran another program each time it was read"
 
 
 class Reader(Protocol):
@@ -72,7 +72,9 @@ class ProcessTable:
         self._included: set[int] = set()
         # In the reader: PID → whether it belongs whatever its command line says.
         self._pending: dict[int, bool] = {}
-        # Descendants of a pending process, which wait for what is found about it.
+        self._retries: dict[int, int] = {}
+        # Descendants of processes that are being read, and their parents. Some wait for nothing any
+        # more: each poll begins afresh.
         self._waiting: dict[int, int] = {}
         # Events since the last flush: what has come and gone in between is never looked at.
         self._forked: dict[int, int] = {}
@@ -126,10 +128,8 @@ class ProcessTable:
             self._forked[pid] = parent
         elif self._executed.get(parent, False) or self._pending.get(parent, False):
             self._executed[pid] = True
-        elif parent in self._pending or parent in self._executed:
+        elif parent in self._pending or parent in self._executed or parent in self._waiting:
             self._waiting[pid] = parent
-        elif parent in self._waiting:
-            self._waiting[pid] = self._waiting[parent]
 
     def _note_comm(self, pid: int, comm: str) -> None:
         kept = self._kept.get(pid)
@@ -159,8 +159,6 @@ class ProcessTable:
         for pid, belongs in executed.items():
             if belongs or self._is_candidate(pid):
                 self._request([pid], belongs)
-            else:
-                self._settle_waiting(pid, relevant=False)
         self._tell()
 
     def _is_candidate(self, pid: int) -> bool:
@@ -216,16 +214,28 @@ class ProcessTable:
         uid = read_uid(self._proc, pid)
         if stat is None or uid is None:
             self._drop(pid)
-        elif reading.available and reading.start_ticks != stat.start_ticks:
-            # Another process has that PID now; what was read is not its.
-            self._drop(pid)
-            self._settle_waiting(pid, relevant=False)
-            self._request([pid], belongs=False)  # another answer for this PID follows
+        elif not reading.available or _is_about(reading, stat):
+            self._retries.pop(pid, None)
+            self._judge(reading, stat, uid, belongs)
+        elif self._retries.get(pid, 0) < MAX_RETRIES:
+            self._ask_again(pid, stat, belongs)
             return
         else:
-            self._judge(reading, stat, uid, belongs)
-        self._settle_waiting(pid, relevant=pid in self._kept)
+            self._judge(Reading(pid, available=False, reason=RESTLESS), stat, uid, belongs)
+        if pid in self._kept:
+            self._bring_in_descendants(pid)
         self._settling.discard(pid)
+        self._tell()
+
+    def _ask_again(self, pid: int, stat: Stat, belongs: bool) -> None:
+        """What was read is of the last bearer of this PID, or of the program before an exec."""
+        kept = self._kept.get(pid)
+        if kept is not None and kept.id.start_ticks != stat.start_ticks:
+            self._drop(pid)
+            belongs = False
+        self._retries[pid] = self._retries.get(pid, 0) + 1
+        self._settling.discard(pid)  # nobody can hold back the table by one exec after another
+        self._request([pid], belongs)
         self._tell()
 
     def _judge(self, reading: Reading, stat: Stat, uid: int, belongs: bool) -> None:
@@ -258,22 +268,29 @@ class ProcessTable:
             or self._is_job(process)
         )
 
-    def _settle_waiting(self, root: int, relevant: bool) -> None:
-        """Those that descend from a process which has been judged now: in with it, or forgotten."""
-        if root not in self._waiting.values():
+    def _bring_in_descendants(self, ancestor: int) -> None:
+        """Those that were started while it was being read: they belong as it does."""
+        if ancestor not in self._waiting.values():
             return
-        descendants = [pid for pid, waits_for in self._waiting.items() if waits_for == root]
-        for pid in descendants:
-            del self._waiting[pid]
-        if relevant:
-            self._request([pid for pid in descendants if pid not in self._kept], belongs=True)
+        children: dict[int, list[int]] = {}
+        for pid, parent in self._waiting.items():
+            children.setdefault(parent, []).append(pid)
+        descendants: list[int] = []
+        todo = [ancestor]
+        while todo:
+            for pid in children.get(todo.pop(), ()):
+                # Already taken: a reused PID can make a circle.
+                if self._waiting.pop(pid, None) is not None:
+                    descendants.append(pid)
+                    todo.append(pid)
+        self._request([pid for pid in descendants if pid not in self._kept], belongs=True)
 
     # ----------------------------------------------------------------------------------- polling
 
     def poll(self) -> None:
         """Checks everything against /proc; asks the reader only about what was not seen before."""
         self._rescan = False
-        for noted in (self._forked, self._executed, self._orphaned_by):
+        for noted in (self._forked, self._executed, self._orphaned_by, self._waiting):
             noted.clear()
         stats = {pid: stat for pid in list_pids(self._proc) if (stat := read_stat(self._proc, pid))}
         self._forget_ended(stats)
@@ -303,7 +320,6 @@ class ProcessTable:
                 self._drop(pid)
         for pid in [pid for pid in self.unreadable if pid not in stats]:
             self._drop(pid)
-        self._waiting = {pid: root for pid, root in self._waiting.items() if pid in stats}
 
     def _refresh(self, pid: int, stat: Stat) -> None:
         process = self._kept[pid]
@@ -335,7 +351,7 @@ class ProcessTable:
                 if root in self._kept:
                     self._request([child], belongs=True)
                 else:
-                    self._waiting[child] = root
+                    self._waiting[child] = pid
                 todo.append((child, root))
 
     # ------------------------------------------------------------------------------------ keeping
@@ -357,6 +373,7 @@ class ProcessTable:
     def _drop(self, pid: int) -> None:
         self._seen.pop(pid, None)
         self._included.discard(pid)
+        self._retries.pop(pid, None)
         self.unreadable.pop(pid, None)
         self._reader.forget(pid)
         if self._kept.pop(pid, None) is not None:
@@ -366,3 +383,7 @@ class ProcessTable:
         if self.changed and not self._told and not self._settling:
             self._told = True
             self._on_change()
+
+
+def _is_about(reading: Reading, stat: Stat) -> bool:
+    return (reading.start_ticks, reading.arg_start) == (stat.start_ticks, stat.arg_start)

@@ -8,10 +8,11 @@ cmdline and environ take the process's mmap lock, which a stuck GPU driver may h
 ``reader_client`` as ``python3 -I -S reader.py PROC`` with one stream socket as standard input; ends
 at the end of file. Standard library only, and only what starts fast.
 
-Frames are four bytes of length, big-endian, and that much JSON. A request is
-``{"pids": [int…], "environ_keys": [str…]}``; each PID is answered in turn by one frame
-``{"pid", "start", "argv", "environ", "exe", "cgroup", "names_swift"}`` with null for what could not
-be read; ``start`` is null when the process was gone or became another one meanwhile.
+Frames are four bytes of length, big-endian, and that much JSON. A request is ``{"pids": [int…],
+"environ_keys": [str…]}``; each PID is answered in turn by one frame ``{"pid", "start",
+"arg_start", "argv", "environ", "exe", "cgroup", "names_swift"}`` with null for what could not be
+read; ``start`` is null, and the rest not there, when the process was gone, or became another one
+or another program meanwhile.
 """
 
 from __future__ import annotations
@@ -60,11 +61,15 @@ def read_bounded(path: str, limit: int) -> bytes | None:
     return b"".join(chunks)
 
 
-def start_ticks(directory: str) -> int | None:
-    """Field 22 of proc_pid_stat(5), counted from behind the name, which may hold anything."""
+def identity(directory: str) -> tuple[int, int] | None:
+    """Start time and address of the arguments: another process, and another program, differ.
+
+    Fields 22 and 48 of proc_pid_stat(5), counted from behind the name, which may hold anything.
+    """
     raw = read_bounded(directory + "/stat", 4096)
     try:
-        return int(raw[raw.rindex(b")") + 1 :].split()[19]) if raw else None
+        fields = raw[raw.rindex(b")") + 1 :].split() if raw else []
+        return int(fields[19]), int(fields[45])
     except (ValueError, IndexError):
         return None
 
@@ -137,6 +142,14 @@ def script_names_swift(root: str, cwd: str, script: bytes) -> bool | None:
         return None
 
 
+def names_swift(directory: str, script: str | None) -> bool | None:
+    """Whether the console script of a process is ms-swift's; None where it has none."""
+    if script is None:
+        return None
+    name = script.encode("utf-8", "surrogateescape")
+    return script_names_swift(directory + "/root", directory + "/cwd", name)
+
+
 def _head_names_swift(path: bytes) -> bool | None:
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -155,26 +168,21 @@ def _head_names_swift(path: bytes) -> bool | None:
 def read_process(proc: str, pid: int, keys: frozenset[bytes]) -> dict[str, Any]:
     """All of one process, or ``start`` null when it was not the same before and after."""
     directory = f"{proc}/{pid}"
-    before = start_ticks(directory)
-    answer: dict[str, Any] = {"pid": pid, "start": before}
+    before = identity(directory)
     if before is None:
-        return answer
+        return {"pid": pid, "start": None}
     argv = read_argv(directory)
-    script = swift_script(argv or [])
-    answer["argv"] = argv
-    answer["environ"] = read_environ(directory, keys)
-    answer["exe"] = read_link(directory + "/exe")
-    answer["cgroup"] = read_cgroup(directory)
-    answer["names_swift"] = (
-        script_names_swift(
-            directory + "/root", directory + "/cwd", script.encode("utf-8", "surrogateescape")
-        )
-        if script is not None
-        else None
-    )
-    if start_ticks(directory) != before:
-        answer["start"] = None
-    return answer
+    answer = {
+        "pid": pid,
+        "start": before[0],
+        "arg_start": before[1],
+        "argv": argv,
+        "environ": read_environ(directory, keys),
+        "exe": read_link(directory + "/exe"),
+        "cgroup": read_cgroup(directory),
+        "names_swift": names_swift(directory, swift_script(argv or [])),
+    }
+    return answer if identity(directory) == before else {"pid": pid, "start": None}
 
 
 def receive(connection: socket.socket, size: int) -> bytes | None:

@@ -22,12 +22,14 @@ RECEIVE_BYTES = 262144
 class Reading:
     """What was read of one process.
 
-    ``start_ticks`` is that of the process that was read, None when it had gone. Fields are None
-    when they could not be read; ``available`` is False when nothing was, for ``reason``.
+    ``start_ticks`` and ``arg_start`` are those of the process and program that were read;
+    ``start_ticks`` is None when it had gone or changed. Fields are None when they could not be
+    read; ``available`` is False when nothing was, for ``reason``.
     """
 
     pid: int
     start_ticks: int | None = None
+    arg_start: int = 0
     argv: tuple[str, ...] | None = None
     environ: dict[str, str] | None = None
     exe: str | None = None
@@ -112,6 +114,7 @@ def _parse_reading(answer: dict[str, Any]) -> Reading:
     return Reading(
         pid=answer["pid"],
         start_ticks=answer["start"],
+        arg_start=answer.get("arg_start", 0),
         argv=tuple(argv) if argv is not None else None,
         environ=answer.get("environ"),
         exe=answer.get("exe"),

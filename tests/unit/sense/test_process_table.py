@@ -209,7 +209,8 @@ def test_a_second_poll_reads_no_command_line_again(tree):
     table.poll()
     assert process.pid in reader.asked
     stat = read_stat("/proc", process.pid)
-    reader.callback(Reading(process.pid, stat.start_ticks, ("python3", "-c", "…"), {}, PYTHON))
+    argv = ("python3", "-c", "…")
+    reader.callback(Reading(process.pid, stat.start_ticks, stat.arg_start, argv, {}, PYTHON))
     before = reader.asked.count(process.pid)
     table.poll()
     assert reader.asked.count(process.pid) == before == 1
@@ -235,10 +236,28 @@ def test_an_answer_about_the_last_bearer_of_a_pid_is_not_taken(tree):
     table = ProcessTable(reader, is_job)
     table.handle_event(Exec(process.pid))
     table.flush()
-    old = Reading(process.pid, 1, (PYTHON, str(tree.trainer)), {}, PYTHON)
-    reader.callback(old)
+    stat = read_stat("/proc", process.pid)
+    argv = (PYTHON, str(tree.trainer))
+    reader.callback(Reading(process.pid, 1, stat.arg_start, argv, {}, PYTHON))
     assert table.processes() == {}
-    assert reader.asked == [process.pid, process.pid]
+    assert reader.asked == [process.pid] * 2
+    reader.callback(Reading(process.pid, stat.start_ticks, 4096, argv, {}, PYTHON))
+    assert table.processes() == {}, "it has run another program since"
+    assert reader.asked == [process.pid] * 3
+    reader.callback(Reading(process.pid, stat.start_ticks, stat.arg_start, argv, {}, PYTHON))
+    assert list(table.processes()) == [process.pid]
+
+
+def test_a_process_that_execs_without_end_is_not_read_without_end(tree):
+    process = tree.train()
+    until(lambda: (read_stat("/proc", process.pid) or ("",) * 2)[1].startswith("python"), "exec")
+    reader = CountingReader()
+    table = ProcessTable(reader, is_job)
+    table.poll()
+    for _ in range(20):
+        reader.callback(Reading(process.pid, 1))
+    assert reader.asked.count(process.pid) == 4
+    assert "another program" in table.unreadable[process.pid]
 
 
 def test_what_came_and_went_between_two_flushes_is_never_looked_at(tree):
@@ -250,7 +269,7 @@ def test_what_came_and_went_between_two_flushes_is_never_looked_at(tree):
     table.flush()
     stat = read_stat("/proc", rank.pid)
     reader.callback(
-        Reading(rank.pid, stat.start_ticks, (PYTHON, str(tree.trainer)), {}, "/usr/bin/python3.11")
+        Reading(rank.pid, stat.start_ticks, stat.arg_start, (PYTHON, str(tree.trainer)), {}, PYTHON)
     )
     assert list(table.processes()) == [rank.pid]
     for pid in range(4_000_000, 4_050_000):
@@ -259,6 +278,32 @@ def test_what_came_and_went_between_two_flushes_is_never_looked_at(tree):
     assert not table._forked
     table.flush()
     assert list(table.processes()) == [rank.pid]
+
+
+def test_what_a_process_starts_while_it_is_being_read_comes_in_with_it(tree):
+    tree.trainer.write_text("import subprocess; subprocess.run(['sh', '-c', 'sleep 100; true'])")
+    rank = tree.train()
+    until(lambda: "sleep" in _comms_below(rank.pid), "the whole family")
+    listing = subprocess.run(
+        ["ps", "-s", str(rank.pid), "-o", "pid="], capture_output=True, text=True, check=True
+    )
+    _, shell, sleeper = sorted(int(pid) for pid in listing.stdout.split())
+    reader = CountingReader()
+    table = ProcessTable(reader, is_job)
+    for event in (Exec(os.getpid()), Fork(os.getpid(), rank.pid), Exec(rank.pid)):
+        table.handle_event(event)
+    table.flush()
+    for event in (Fork(rank.pid, shell), Exec(shell), Fork(shell, sleeper), Exec(sleeper)):
+        table.handle_event(event)
+    table.flush()
+    assert reader.asked == [os.getpid(), rank.pid]
+    ours = read_stat("/proc", os.getpid())
+    reader.callback(Reading(os.getpid(), ours.start_ticks, ours.arg_start, ("pytest",), {}, PYTHON))
+    assert table.processes() == {}, "their grandparent is nobody"
+    stat = read_stat("/proc", rank.pid)
+    argv = (PYTHON, str(tree.trainer))
+    reader.callback(Reading(rank.pid, stat.start_ticks, stat.arg_start, argv, {}, PYTHON))
+    assert reader.asked[2:] == [shell, sleeper]
 
 
 def test_events_about_processes_that_have_gone_do_nothing():
