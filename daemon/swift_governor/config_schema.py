@@ -128,8 +128,8 @@ KEYS: tuple[Key, ...] = (
     Key("control.period", duration("5 s", "10 min"), "30 s", "a step of the loop"),
     Key("control.target", _target, "95 %", "the GPU utilisation to hold"),
     Key("control.dead_band", share("0 %", "20 %"), "3 %", "so near the target nothing is moved"),
-    Key("control.gain", Number("0.01", "10"), "0.8", "of the loop, on logarithms"),
-    Key("control.integral_time", duration("1 s", "1 h"), "60 s", "of the loop"),
+    Key("control.gain", Number("0.01", "10"), "0.25", "of the loop, on logarithms"),
+    Key("control.integral_time", duration("1 s", "1 h"), "15 s", "of the loop"),
     Key("control.derivative_time", duration("0 s", "10 min"), "0 s", "of the loop; 0 s: none"),
     Key(
         "control.floor_per_rank",

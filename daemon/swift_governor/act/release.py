@@ -45,7 +45,7 @@ from swift_governor.act.unitfile import set_by_admin
 from swift_governor.act.units import ROOT, is_ours, is_transient
 
 NAME = "release"
-HELP = "give back every limit and priority that swift-governor set; jobs run on"
+HELP = "give back all limits and priorities; jobs run on"
 SYSTEMCTL = "/usr/bin/systemctl"
 _DEADLINE_S = 20.0  # for all: TimeoutStopSec= is longer than this
 _AT_ONCE = 4
