@@ -223,9 +223,12 @@ class Daemon:
         self.tick.run(self._ran_at, time.time())
 
     def _identify(self, pid: int) -> ProcessId | None:
-        """Whoever talks to the socket, with the process looked at if it is not known yet."""
+        """A trainer that registers belongs to the table, whatever its command line says."""
         stat = read_stat("/proc", pid) if pid > 0 else None
-        return ProcessId(pid, stat.start_ticks) if stat else None
+        if stat is None:
+            return None
+        self._table.include(pid)
+        return ProcessId(pid, stat.start_ticks)
 
     def _status(self) -> str:
         jobs = len(self.tick.jobs)

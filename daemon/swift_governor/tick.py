@@ -165,6 +165,7 @@ class Tick:
         at = snapshot.gpus.at
         age = None if at is None else snapshot.now - at
         yield from changes.sampler_notes(snapshot.gpus, age, self.config.control.stale_after_s)
+        yield from changes.reading_notes(self._reader.trouble, self._table.unreadable)
         yield from changes.observed_notes(decision.observed)
 
     def refuse(self, reason: str, sentence: str) -> None:

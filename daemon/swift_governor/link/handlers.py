@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Handlers:
-    """``identify``: PID → identity, None when it is gone; ``monotonic``: the clock of the tick."""
+    """``identify``: PID → identity, None when it is gone; it is looked at from then on, since a
+    run through the Python API has no command line to be known by. ``monotonic``: the tick's clock.
+    """
 
     def __init__(
         self,

@@ -128,6 +128,17 @@ def sampler_notes(reading: GpuReading, age_s: float | None, stale_s: float) -> I
             yield Note("gpu-fault", gpu.uuid, message, Severity.ERROR, gpu.fault, remedy)
 
 
+def reading_notes(trouble: str, unreadable: Mapping[int, str]) -> Iterator[Note]:
+    """What could not be read of processes: the reader child's state, and each process that hung."""
+    if trouble:
+        message = f"processes can't be read: {trouble}"
+        yield Note("reader", "reader", message, Severity.WARNING, key=trouble)
+    for pid, reason in unreadable.items():
+        message = f"what PID {pid} runs could not be read: {reason}; tried again later"
+        remedy = f"is it in D state, or its program on a dead file system?  ps -o stat,wchan {pid}"
+        yield Note("unreadable", f"PID {pid}", message, Severity.WARNING, reason, remedy)
+
+
 def observed_notes(sentences: Sequence[str]) -> Iterator[Note]:
     """What observe mode would have done: once a job and sentence."""
     for sentence in sentences:
