@@ -46,9 +46,10 @@ class Recorder(TrainerCallback):
         decode = self.trainer.template.tokenizer.decode
 
         def saw(module: Any, positional: Any, named: dict[str, Any]) -> None:
-            if not torch.is_grad_enabled() or named.get("input_ids") is None:
+            ids = named.get("input_ids", positional[0] if positional else None)
+            if not torch.is_grad_enabled() or ids is None:
                 return
-            texts = [decode(row) for row in named["input_ids"]]
+            texts = [decode(row) for row in ids]
             rows = [int(number) for text in texts for number in re.findall(r"id(\d+) ", text)]
             self.passes.append({"step": state.global_step, "rows": rows})
             self.accumulations.add(self.trainer.current_gradient_accumulation_steps)

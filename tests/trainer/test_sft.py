@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.trainer.conftest import PLUGIN, Run
@@ -54,7 +56,8 @@ def trains_like(run: Run, other: Run, most_loss_difference: float) -> None:
     worst = max(abs(a["loss"] - b["loss"]) for a, b in zip(mine, others))
     print(f"largest difference of a step's loss: {worst:.2e}")
     assert worst <= most_loss_difference
-    assert mine[0]["loss"] - mine[-1]["loss"] > 0.01, "nothing was learned, nothing is shown"
+    moved = abs(mine[0]["loss"] - mine[-1]["loss"])
+    assert moved > 0.01, "nothing was trained, nothing is shown"
     assert run.record["weights"] == pytest.approx(other.record["weights"], rel=1e-6)
 
 
@@ -164,3 +167,23 @@ def test_a_loss_that_compares_rows_is_refused_and_said(sft, tmp_path):
     assert [line for line in run.lines() if "can't be changed" in line]
     assert [r for r in governor.reports if r["answered"] == 1 and "label" in r["refused"]]
     assert sum(r["samples"] for r in governor.reports) == 100
+
+
+@pytest.mark.slow
+def test_a_classifier_whose_loss_is_a_mean_over_rows_trains_the_same(sft, tmp_path):
+    rows = [
+        {"messages": [{"role": "user", "content": f"id{n} red green"}], "label": n % 2}
+        for n in range(100)
+    ]
+    dataset, path = tmp_path / "labelled.jsonl", tmp_path / "socket"
+    dataset.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--task_type", "seq_cls", "--num_labels", "2", "--dataset", str(dataset))
+    plain = sft(*options)
+    with Governor(path, wish_for):
+        run = sft(
+            *options,
+            plugins=(PLUGIN,),
+            environment={"SWIFT_GOVERNOR_SOCKET": str(path), "RECORD_PAUSE_S": "0.5"},
+        )
+    assert [3, 3, 2] in list(run.sizes().values())
+    trains_like(run, plain, most_loss_difference=1e-5)
