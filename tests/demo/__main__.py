@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 import time
+from pathlib import Path
 
 from tests.demo import look, stage
+from tests.demo.picture import BLUE, GREEN, GREY, ORANGE, Event, Panel, svg
 from tests.demo.screen import Screen
 from tests.node.vm import Vm, VmError
 from tests.node.vm.host import CACHE, LOG
@@ -39,6 +42,8 @@ class Demo:
         self.job = ""
         self.scope = ""
         self._told = 0
+        self._begun = self._ended = 0.0
+        self._events: list[Event] = []
 
     def run(self) -> None:
         """Everything in order."""
@@ -114,6 +119,7 @@ class Demo:
         screen.wait("ms-swift's imports and its first step (4 minutes where all is emulated)")
         vm.wait_for("the trainer to link", self._linked, 900)
         screen.check(True, "the trainer is linked to the socket")
+        self._begun = self._guest_time()
 
     def _linked(self) -> bool:
         self._follow()
@@ -179,6 +185,7 @@ class Demo:
         before = look.samples_per_s(vm, 30)
         argv = ["swift-governor", "set", "gpu", "0", "--quota", f"{quota / 2:.2f}"]
         screen.see(f"# {' '.join(argv)}\n{vm.run(argv).stdout}")
+        self._events.append(Event(self._guest_time(), "halved by hand"))
         time.sleep(15)
         after = look.samples_per_s(vm, 40)
         ratio = after / before if before else 0.0
@@ -187,6 +194,7 @@ class Demo:
         )
         argv = ["swift-governor", "set", "gpu", "0", "--auto"]
         screen.see(f"# {' '.join(argv)}\n{vm.run(argv).stdout}")
+        self._events.append(Event(self._guest_time(), "loop on again"))
         screen.wait("utilisation to come back into its band")
         screen.check(self._until_in_band(420), f"back in its band: {self._utilization():.0%}")
         screen.see("\n" + vm.run(["swift-governor", "status"]).stdout)
@@ -195,6 +203,7 @@ class Demo:
         """Stop gives everything back, and the job trains on."""
         vm, screen = self.vm, self.screen
         screen.title("Stop it: everything is given back, the job trains on")
+        self._ended = self._guest_time()
         screen.see("# systemctl stop swift-governor")
         vm.run(["systemctl", "stop", "swift-governor"], 120)
         screen.see(vm.run(["sh", "-c", "journalctl -u swift-governor -o cat | tail -n 3"]).stdout)
@@ -209,7 +218,33 @@ class Demo:
         rate = look.samples_per_s(vm, 15)
         screen.check(rate > 0, f"still training: {rate:.1f} samples/s")
 
+    def picture(self) -> str:
+        """The run from the trainer's link to the stop, as Prometheus recorded it."""
+        begin, end = self._begun, self._ended
+        past = [
+            look.history(self.vm, expression, begin, end)
+            for expression in (
+                f"avg_over_time(swift_governor_gpu_utilization_ratio[{WINDOW_S}s])",
+                f'swift_governor_unit_cpu_quota_cores{{unit="{self.scope}"}}',
+                "swift_governor_job_micro_batch_size",
+                f"avg_over_time(swift_governor_job_samples_per_second[{WINDOW_S}s])",
+            )
+        ]
+        utilization, quota, size, rate = past
+        most = max(v for _, v in rate)
+        panels = [
+            Panel("utilisation", utilization, 1.0, BLUE, "of the (simulated) GPU", BAND),
+            Panel("quota", quota, max(1.0, *(v for _, v in quota)), ORANGE, "cores", steps=True),
+            Panel("micro-batch", size, 4.0, GREEN, "rows", steps=True),
+            Panel("throughput", rate, math.ceil(most), GREY, "samples/s"),
+        ]
+        title = "One real swift sft under swift-governor"
+        return svg(title, panels, self._events)
+
     # ------------------------------------------------------------------------------- looking
+
+    def _guest_time(self) -> float:
+        return float(self.vm.run(["date", "+%s"]).stdout)
 
     def _utilization(self) -> float:
         value = look.mean_over(self.vm, "swift_governor_gpu_utilization_ratio", WINDOW_S)
@@ -240,6 +275,7 @@ def main() -> int:
     """Parses the command line, boots, runs, and says what was shown."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--disconnect-actuator", action="store_true")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the run as an SVG")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     screen = Screen()
@@ -252,7 +288,10 @@ def main() -> int:
         with Vm.boot("bookworm", disks=disks, memory_mib=5120) as vm:
             screen.check(True, f"booted ({vm.accelerator})")
             try:
-                Demo(vm, screen, args.disconnect_actuator).run()
+                demo = Demo(vm, screen, args.disconnect_actuator)
+                demo.run()
+                if args.picture:
+                    args.picture.write_text(demo.picture(), encoding="utf-8")
             except BaseException:
                 vm.collect(CACHE / "failures" / "demo")
                 screen.see(f"journal, console and more: {CACHE / 'failures' / 'demo'}")

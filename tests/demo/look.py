@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +57,14 @@ def query(vm: Vm, expression: str) -> list[tuple[dict[str, str], float]]:
     return [(r["metric"], float(r["value"][1])) for r in json.loads(out)]
 
 
+def history(vm: Vm, expression: str, begin: float, end: float) -> list[tuple[float, float]]:
+    """A range query with one result, a point each 2 s; times are seconds since the epoch."""
+    argv = ["promtool", "query", "range", "-o", "json", f"--start={begin:.0f}", f"--end={end:.0f}"]
+    argv += ["--step=2s", "http://127.0.0.1:9090", expression]
+    found = json.loads(vm.run(argv).stdout)
+    return [(float(t), float(v)) for t, v in found[0]["values"]] if len(found) == 1 else []
+
+
 def one(vm: Vm, expression: str) -> float | None:
     """The value of a query with one result."""
     found = query(vm, expression)
@@ -83,8 +90,3 @@ def _step(vm: Vm) -> int:
     line = vm.run(["bash", "-c", script]).stdout
     found = re.search(r'"global_step/max_steps": "(\d+)/', line)
     return int(found.group(1)) if found else 0
-
-
-def median(values: list[float]) -> float:
-    """Of a few measurements."""
-    return statistics.median(values)
