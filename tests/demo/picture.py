@@ -40,8 +40,10 @@ def svg(title: str, panels: Sequence[Panel], events: Sequence[Event]) -> str:
     begin, end = min(times), max(times)
     height = TOP + len(panels) * (PANEL + GAP) + 20
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="sans-serif" font-size="12" role="img" aria-label="{title}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'font-family="sans-serif" font-size="12" role="img" aria-label="{title}">'
+        ),
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="24" font-size="15" font-weight="bold">{title}</text>',
     ]
@@ -58,7 +60,8 @@ def svg(title: str, panels: Sequence[Panel], events: Sequence[Event]) -> str:
     for minute in range(int((end - begin) // 60) + 1):
         x = _x(begin + 60 * minute, begin, end)
         parts.append(
-            f'<text x="{x:.1f}" y="{height - 22}" text-anchor="middle" fill="{GREY}">{minute}</text>'
+            f'<text x="{x:.1f}" y="{height - 22}" text-anchor="middle" '
+            f'fill="{GREY}">{minute}</text>'
         )
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(
