@@ -97,7 +97,7 @@ def sft(ms_swift: Path, tmp_path_factory: pytest.TempPathFactory):
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=280,
+            timeout=900,
             check=False,
         )
         log = done.stdout.decode("utf-8", "replace")

@@ -25,7 +25,7 @@ def cases(ms_swift) -> dict[str, Any]:
         env=OFFLINE,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
