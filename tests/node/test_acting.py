@@ -367,26 +367,3 @@ def test_observing_twenty_jobs_changes_nothing(installed: Vm) -> None:
         assert job.read(LEDGER) == ""
     finally:
         vm.run(["kill", *map(str, pids)])
-
-
-def test_making_a_scope_takes_less_than_systemd_run(job: Job) -> None:
-    """The figures are printed; what is asserted is only that the way is not a slower one."""
-    vm = job.vm
-    probe = (
-        "import subprocess, time\n"
-        "times = []\n"
-        "for n in range(5):\n"
-        "    began = time.monotonic()\n"
-        "    subprocess.run(['systemd-run', '--scope', '-q', f'--slice=probe-{n}.slice', 'true'])\n"
-        "    times.append(time.monotonic() - began)\n"
-        "print(sorted(times)[2] * 1e3)"
-    )
-    systemd_run_ms = float(vm.run(["python3", "-c", probe], timeout_s=120).stdout)
-    placed_ms = float(
-        vm.run(
-            ["env", f"PYTHONPATH={HOME}/daemon", "python3", f"{HOME}/programs/time_scopes.py"],
-            timeout_s=180,
-        ).stdout
-    )
-    print(f"scope and slices {placed_ms:.1f} ms, systemd-run --scope true {systemd_run_ms:.1f} ms")
-    assert placed_ms < systemd_run_ms

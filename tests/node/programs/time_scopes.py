@@ -4,7 +4,9 @@ process."""
 
 from __future__ import annotations
 
+import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from typing import Any
@@ -16,10 +18,13 @@ from swift_governor.act.scopes import ScopeMaker
 from swift_governor.act.systemd import Systemd
 from swift_governor.model import Placement
 
+COUNT = int(sys.argv[1]) if len(sys.argv) > 1 else 11
 loop = GLib.MainLoop()
 systemd = Systemd()
 maker = ScopeMaker(systemd, "/sys/fs/cgroup")
-times_ms: list[float] = []
+contained_ms: list[float] = []
+answered_ms: list[float] = []
+systemd_run_ms: list[float] = []
 
 
 def fail(error: Exception) -> None:
@@ -27,20 +32,36 @@ def fail(error: Exception) -> None:
 
 
 def measure() -> Generator[Any, Any, None]:
-    for n in range(11):
+    for n in range(COUNT):
         name = f"sft{n}x7"
         child = subprocess.Popen(["sleep", "infinity"])
         placement = Placement(
             f"msswift-{name}-main.scope", f"msswift-training-u7-{name}.slice", name, name, ()
         )
         began = time.monotonic()
+        watch(child.pid, placement.unit, began)
         reply = yield from maker.start(placement, [child.pid])
-        if not reply.ok or placement.unit not in (cgroup_of("/proc", child.pid) or ""):
+        if not reply.ok:
             fail(RuntimeError(f"{reply}"))
-        times_ms.append((time.monotonic() - began) * 1e3)
+        answered_ms.append((time.monotonic() - began) * 1e3)
         child.kill()
         child.wait()
+        began = time.monotonic()
+        run_scope = ["systemd-run", "--scope", "-q", f"--slice=probe-a-{n}.slice", "true"]
+        subprocess.run(run_scope, check=True)
+        systemd_run_ms.append((time.monotonic() - began) * 1e3)
     loop.quit()
+
+
+def watch(pid: int, unit: str, began: float) -> None:
+    def look() -> bool:
+        cgroup = cgroup_of("/proc", pid)
+        if cgroup is None or unit in cgroup:
+            contained_ms.append((time.monotonic() - began) * 1e3)
+            return False
+        return True
+
+    GLib.timeout_add(1, look)
 
 
 def begin() -> bool:
@@ -53,4 +74,9 @@ def begin() -> bool:
 systemd.connect()
 GLib.timeout_add(20, begin)
 loop.run()
-print(sorted(times_ms)[5])
+for what, values in (
+    ("contained", contained_ms),
+    ("answered and verified", answered_ms),
+    ("systemd-run --scope true", systemd_run_ms),
+):
+    print(f"{what}: median {statistics.median(values):.1f} ms, worst {max(values):.1f} ms")
