@@ -86,7 +86,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Match:
-    """How a command line reads. ``rule`` names the rule that said so, also when ``role`` is None."""
+    """How a command line reads; ``rule`` says so, also when ``role`` is None."""
 
     role: Role | None
     verb: str | None
@@ -119,7 +119,7 @@ class Member:
 class Job:
     """One ms-swift run on this node.
 
-    ``name`` is verb, root PID, "x", start time in base 36 (``sft4711x8k2``): letters and digits only,
+    ``name`` is verb, root PID, "x", start time in base 36 (``sft4711x8k2``): letters and digits,
     since a dash in a slice name is a level of the tree. It is the same after a restart of the
     daemon. ``world_size`` and ``local_world_size`` come from the ranks' environment; None for one
     process.
@@ -152,7 +152,7 @@ class Job:
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """One entry of NVML's compute process list; ``memory_bytes`` None where the driver can't tell."""
+    """An entry of NVML's process list; ``memory_bytes`` None: the driver can't tell."""
 
     pid: int
     memory_bytes: int | None

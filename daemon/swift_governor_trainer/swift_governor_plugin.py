@@ -12,21 +12,31 @@ import logging
 import sys
 from pathlib import Path
 
-INSTALLED = Path("/usr/lib/swift-governor")
+NAME = "swift_governor_trainer"
+# In the source tree this file lies within the package; installed it is a link to there.
+PLACES = (Path(__file__).resolve().parent, Path("/usr/lib/swift-governor") / NAME)
 
 
-def _find_package() -> None:
-    """Puts the package's folder last on sys.path, so that it hides nothing of the environment's."""
-    if importlib.util.find_spec("swift_governor_trainer") is not None:
+def _load_package() -> None:
+    """Loads the package from where it lies. sys.path stays as it is: the folder beside holds
+    other modules, which the environment must not find.
+    """
+    if importlib.util.find_spec(NAME) is not None:
         return
-    for folder in (Path(__file__).resolve().parent.parent, INSTALLED):
-        if (folder / "swift_governor_trainer" / "attach.py").is_file():
-            sys.path.append(str(folder))
+    for folder in PLACES:
+        spec = importlib.util.spec_from_file_location(
+            NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        if (folder / "attach.py").is_file() and spec is not None and spec.loader is not None:
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[NAME] = module
+            spec.loader.exec_module(module)
             return
+    raise ImportError(f"{NAME} is at none of {', '.join(map(str, PLACES))}")
 
 
 try:
-    _find_package()
+    _load_package()
     from swift_governor_trainer.attach import install
 
     install()

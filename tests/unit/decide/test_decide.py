@@ -68,7 +68,9 @@ def _linked(now: float, **more: object) -> dict[ProcessId, object]:
 )
 def test_what_another_manager_owns_is_left_where_it_is_with_the_reason(cgroup: str, word: str):
     decision, _ = decide(CONFIG, snapshot(1, job(cgroup=cgroup)), Memory())
-    assert not decision.placements and not decision.priorities and not decision.limits
+    assert not decision.placements
+    assert not decision.priorities
+    assert not decision.limits
     assert len(decision.left_alone) == 4
     assert all(word in left.reason for left in decision.left_alone)
 
@@ -98,7 +100,8 @@ def test_a_tier_given_by_the_unit_it_came_from_stays_after_it_was_moved() -> Non
     tiers = {**CONFIG.tiers, "inference": replace(CONFIG.tiers["inference"], policy=policy)}
     config = replace(CONFIG, tiers=tiers)
     _, memory = decide(config, snapshot(1, job("infer100x1", "infer")), Memory())
-    moved = "/msswift.slice/msswift-inference.slice/msswift-inference-u1000.slice/" + (
+    moved = (
+        "/msswift.slice/msswift-inference.slice/msswift-inference-u1000.slice/"
         "msswift-inference-u1000-infer100x1.slice/msswift-infer100x1-main.scope"
     )
     seen = snapshot(2, job("infer100x1", "infer", cgroup=moved))

@@ -31,7 +31,7 @@ SETTINGS = LoopSettings(
 
 
 class Plant:
-    """Loaders that need ``full_cores`` to keep the GPU at ``best`` utilisation; second by second."""
+    """Loaders that need ``full_cores`` to keep the GPU at ``best``; second by second."""
 
     def __init__(self, full_cores: float, best: float, noise: float = 0.0, seed: int = 1) -> None:
         self.full, self.best, self.noise = full_cores, best, noise
@@ -67,7 +67,7 @@ def drive(
 @pytest.mark.parametrize("best", [0.8, 1.0])
 def test_a_gpu_that_is_too_busy_comes_into_its_band_and_stays(full_cores: float, best: float):
     plant = Plant(full_cores, best, noise=0.08)
-    memory, history, outputs = drive(plant, 900)
+    _, history, outputs = drive(plant, 900)
     last = history[-300:]
     assert sum(last) / len(last) == pytest.approx(0.70, abs=0.03)
     moved = [a != b for a, b in zip(outputs[-300:], outputs[-299:])]
