@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swift_governor.act.calls import Answering, Reply, Steps, run
-from swift_governor.act.ownership import keep_out
 from swift_governor.act.processes import cgroup_of, is_same, session_leader
 from swift_governor.act.scopes import DEAD, ScopeMaker
 from swift_governor.act.systemd_api import SystemdApi
 from swift_governor.act.telling import Backoff, Once
 from swift_governor.act.units import is_scope, slice_path, unit_of
+from swift_governor.jobs.ownership import keep_out
 from swift_governor.model import Note, Placement, ProcessId, Severity
 
 _LATENCIES_KEPT = 1000

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swift_governor.act.ownership import keep_out
+from swift_governor.jobs.ownership import keep_out
 from swift_governor.model import (
     GpuReading,
     Job,

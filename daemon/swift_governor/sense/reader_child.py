@@ -66,6 +66,17 @@ class ReaderChild:
         self.broken = False
         poller.register(ours.fileno(), select.EPOLLIN)
 
+    def busy_s(self) -> float:
+        """How long it has run, or waited for a CPU to run on, so far; 0 where it can't be told.
+
+        /proc/PID/schedstat, its first two numbers (Documentation/scheduler/sched-stats.rst).
+        """
+        try:
+            ran_ns, waited_ns = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[:2]
+            return (int(ran_ns) + int(waited_ns)) / 1e9
+        except (OSError, ValueError):
+            return 0.0
+
     def ask(self, pids: list[int], keys: list[str]) -> None:
         """One request, small enough for the socket of a child that has answered the last one."""
         request = json.dumps({"pids": pids, "environ_keys": keys}).encode()

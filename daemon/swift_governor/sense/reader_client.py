@@ -2,9 +2,10 @@
 """The daemon's side of the reader child: asks, never waits, and gives up what hangs.
 
 A child that does not answer in time is abandoned: its socket is closed, and it ends by itself at
-the end of file once its stuck read returns. It is never killed, and the process it hung on is
-asked again only with growing pauses. With ``MAX_STUCK`` children stuck nothing more is read until
-one ends.
+the end of file once its stuck read returns. Time in which it ran, or waited for a CPU, does not
+count: on a node that has none to spare it is slow, not stuck. It is never killed, and the process
+it hung on is asked again only with growing pauses. With ``MAX_STUCK`` children stuck nothing more
+is read until one ends.
 
 No thread and no loop of its own: whoever drives it watches ``fileno()`` (an epoll, the same for
 good), calls ``on_readable()`` when it is readable and ``tick()`` every now and then.
@@ -24,6 +25,7 @@ from typing import Callable
 from swift_governor.sense.reader_child import ReaderChild, Reading, reader_command
 
 DEADLINE_S = 2.0
+STARVED_DEADLINE_S = 30.0
 MAX_STUCK = 4
 BATCH = 64
 FIRST_PAUSE_S = 30.0
@@ -66,6 +68,7 @@ class ReaderClient:
         self._abandoned: list[tuple[int, subprocess.Popen[bytes]]] = []
         self._hung: dict[int, _Hung] = {}
         self._progress_at = 0.0
+        self._busy_at_progress_s = 0.0
         self.timeouts = 0
         self.trouble = ""
 
@@ -95,6 +98,7 @@ class ReaderClient:
         alive = child.receive()
         for answer in child.answers():
             self._answer(answer)
+        self._busy_at_progress_s = child.busy_s()
         if not alive or child.broken:
             self._give_up("the reader ended")
         self._send()
@@ -103,11 +107,19 @@ class ReaderClient:
         """Ends what is overdue, collects children that have ended, and answers the hopeless."""
         now = self._clock() if now is None else now
         self._abandoned = [(pid, child) for pid, child in self._abandoned if child.poll() is None]
-        if self._asked and now - self._progress_at >= self._deadline_s:
+        if self._is_overdue(now):
             self.timeouts += 1
             self._give_up(f"no answer within {self._deadline_s:g} s")
         self._refuse_hopeless(now)
         self._send()
+
+    def _is_overdue(self, now: float) -> bool:
+        """A child that hangs sleeps; one that is short of CPU, as on starting, is given time."""
+        waited_s = now - self._progress_at
+        if not self._asked or waited_s < self._deadline_s:
+            return False
+        busy_s = self._child.busy_s() - self._busy_at_progress_s if self._child else 0.0
+        return waited_s - busy_s >= self._deadline_s or waited_s >= STARVED_DEADLINE_S
 
     def close(self) -> None:
         """Lets the child go, which ends it."""
@@ -135,6 +147,7 @@ class ReaderClient:
         assert self._child is not None
         self._asked.extend(batch)
         self._progress_at = now
+        self._busy_at_progress_s = self._child.busy_s()
         # A child that has ended shows as readable next, and is given up there.
         with contextlib.suppress(OSError):
             self._child.ask([pid for pid, _ in batch], self._keys)

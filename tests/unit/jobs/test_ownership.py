@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from swift_governor.act.ownership import keep_out
 from swift_governor.act.processes import session_leader
+from swift_governor.jobs.ownership import keep_out
 
 CARRIERS = ("user@*.service", "cron", "atd.service", "supervisor*")
 
