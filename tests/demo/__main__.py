@@ -111,7 +111,7 @@ class Demo:
         line = f"setsid runuser -u alice -- env {' '.join(environment)} /demo/train.sh"
         vm.sh(f"nohup {line} >/demo/train.log 2>&1 </dev/null &")
         screen.wait("the governor to discover it (an exec event of the kernel)")
-        vm.wait_for("the job", lambda: look.status(vm)["jobs"], 60)
+        vm.wait_for("the job", lambda: look.status(vm)["jobs"], 120)
         job = look.status(vm)["jobs"][0]
         self.job = job["name"]
         self.scope = f"msswift-{self.job}-gpu0.scope"
@@ -122,9 +122,11 @@ class Demo:
         self._begun = self._guest_time()
 
     def _linked(self) -> bool:
+        """Asked of the trainer's log, and seldom: each look costs the guest time."""
+        time.sleep(4)
         self._follow()
-        jobs = look.status(self.vm)["jobs"]
-        return bool(jobs and jobs[0]["trainer"] and jobs[0]["trainer"]["steps"] > 3)
+        text = look.trainer_log(self.vm).text
+        return "linked to the governor" in text and look.step(self.vm) > 3
 
     def contained(self) -> None:
         """Where its processes are, as systemd and the kernel show it."""
