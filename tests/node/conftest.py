@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.node import governed as governor
+from tests.node.governed import Governed
 from tests.node.vm import Vm, VmError
 from tests.node.vm.host import CACHE
 
@@ -52,6 +54,17 @@ def installed_vm(vm: Vm) -> Vm:
     vm.put(the_package(), "/root/swift-governor.deb")
     vm.run(["apt-get", "install", "-y", "/root/swift-governor.deb"], timeout_s=300)
     return vm
+
+
+@pytest.fixture(scope="module")
+def governed(installed_vm: Vm) -> Iterator[Governed]:
+    """The installed package and the stand-in jobs; stopped and forgotten after the module."""
+    installed_vm.run(["rm", "-rf", governor.HOME])
+    installed_vm.put(HERE / "programs", governor.HOME)
+    yield Governed(installed_vm)
+    installed_vm.run(["rm", "-f", governor.SITE])
+    installed_vm.run(["systemctl", "stop", governor.GOVERNOR], timeout_s=governor.PATIENCE_S)
+    installed_vm.run(["systemctl", "reset-failed"])
 
 
 def the_package() -> Path:
