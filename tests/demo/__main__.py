@@ -126,6 +126,8 @@ class Demo:
         time.sleep(4)
         self._follow()
         text = look.trainer_log(self.vm).text
+        if self.vm.run(["pgrep", "-u", "alice", "-f", "swift"], check=False).rc != 0:
+            raise VmError("the training ended:\n" + "\n".join(text.splitlines()[-12:]))
         return "linked to the governor" in text and look.step(self.vm) > 3
 
     def contained(self) -> None:

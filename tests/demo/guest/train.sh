@@ -7,6 +7,7 @@ export PYTHONPATH=/opt/ms-swift/lib/python3.11/site-packages PYTHONUNBUFFERED=1
 export USE_HF=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1
 export CUDA_VISIBLE_DEVICES='' OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=default
 export HOME=/demo/home
+cd /demo/home
 exec /usr/bin/python3 /opt/ms-swift/bin/swift sft \
   --external_plugins /usr/share/swift-governor/swift_governor_plugin.py /demo/simulated_gpu.py \
   --model /demo/tiny/model --model_type qwen2 --template chatml --torch_dtype float32 \
