@@ -173,7 +173,9 @@ class Placer:
             arrived = sorted(i.pid for i in self.contained if i.pid in moved)
             if arrived:
                 pids = " ".join(map(str, arrived))
-                message = f"{len(arrived)} processes of {placement.job} are in {placement.slice}"
+                what = "process" if len(arrived) == 1 else "processes"
+                verb = "is" if len(arrived) == 1 else "are"
+                message = f"{len(arrived)} {what} of {placement.job} {verb} in {placement.slice}"
                 fields = {"UNIT": placement.unit, "PIDS": pids}
                 self._once.say(
                     Note("placed", placement.unit, message, key=pids[:80], fields=fields)

@@ -31,7 +31,7 @@ def job_notes(
     for job in after:
         state = states.get(job.name)
         known = old.get(job.name)
-        loaders = len(job.with_role(Role.LOADER))
+        loaders = job.with_role(Role.LOADER)
         fields = {"job": job.name, "verb": job.verb, "uid": str(job.uid), "pid": str(job.root.pid)}
         if known is None and state is not None:
             fields.update(tier=state.tier, mode=state.mode.value, unit=state.slice)
@@ -42,8 +42,7 @@ def job_notes(
             )
             yield Note("job-found", job.name, message, Severity.NOTICE, fields=fields)
         if loaders and not (known and known.with_role(Role.LOADER)):
-            word = "process" if loaders == 1 else "processes"
-            message = f"{loaders} data-loader {word}"
+            message = "its data loaders have started"
             yield Note("loaders-found", job.name, message, fields=fields)
     for name, job in old.items():
         if name not in new:
