@@ -16,6 +16,7 @@ from swift_governor.model import (
     Severity,
 )
 from swift_governor.report import changes
+
 from tests.unit.decide.nodes import gpu, job, trainer
 
 STATE = JobState("sft100x1", "training", "verb sft", Mode.ENFORCE, "x.slice", ())
