@@ -28,7 +28,7 @@ PACKAGED := $(shell find daemon -type f -not -name '*.pyc' -not -path '*/*.egg-i
 
 say = @printf '\n== %s\n'
 
-.PHONY: help setup demo test unit node trainer check format lint types shell units package-check \
+.PHONY: help setup demo test unit node test-trainer check format lint types shell units package-check \
   deb rpm bench clean
 
 help: ## Show this list
@@ -73,7 +73,8 @@ test: setup check $(FAKE_NVML) ## Everything: check, unit, fake NVML, metrics, t
 	tests/trainer/environment.sh
 	$(say) 'test: unit, fake NVML and metrics, then a real trainer, then the node in a VM'
 	@mkdir -p build; rm -f build/.coverage*
-	@status=0; $(PY) -m coverage run -m pytest tests/unit tests/fake_nvml tests/trainer tests/node || status=$$?; \
+	@status=0; $(PY) -m coverage run -m pytest -m 'not slow' tests/unit tests/fake_nvml tests/trainer \
+	  tests/node || status=$$?; \
 	$(MAKE) coverage || status=1; exit $$status
 
 .PHONY: coverage
@@ -85,7 +86,7 @@ coverage:
 unit: $(VENV)/ready $(FAKE_NVML) ## The tests that need neither VM nor trainer
 	$(PY) -m pytest -q tests/unit tests/fake_nvml
 
-trainer: $(VENV)/ready ## The tests with a real ms-swift
+test-trainer: $(VENV)/ready ## All tests with a real ms-swift, the slow ones too
 	tests/trainer/environment.sh
 	$(PY) -m pytest tests/trainer
 
