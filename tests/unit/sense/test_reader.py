@@ -13,15 +13,20 @@ from pathlib import Path
 
 import pytest
 from swift_governor.sense.reader import script_names_swift, swift_script
-from swift_governor.sense.reader_client import FIRST_PAUSE_S, MAX_STUCK, ReaderClient
+from swift_governor.sense.reader_client import (
+    FIRST_PAUSE_S,
+    MAX_STUCK,
+    STARVED_DEADLINE_S,
+    ReaderClient,
+)
 from swift_governor.sense.stat import read_stat
 
 from tests.unit.sense.live import DEADLINE_S, PYTHON, until
 
 KEYS = ("RANK", "WORLD_SIZE")
 
-# A reader that answers with the PID and nothing else, hangs on PID 666 until the file named by
-# its argument is there, ends on PID 13, and talks nonsense on PID 99.
+# A reader that answers with the PID and nothing else, hangs on PID 666 and works on PID 777 until
+# the file named by its argument is there, ends on PID 13, and talks nonsense on PID 99.
 STUB = """
 import json, os, socket, sys, time
 s = socket.socket(fileno=0)
@@ -35,6 +40,7 @@ def take(n):
 while True:
     for pid in json.loads(take(int.from_bytes(take(4), "big")))["pids"]:
         while pid == 666 and not os.path.exists(sys.argv[1]): time.sleep(0.01)
+        while pid == 777 and not os.path.exists(sys.argv[1]): pass
         if pid == 13: sys.exit()
         answer = json.dumps({"pid": pid, "start": 1}).encode() if pid != 99 else b"\\xff{"
         s.sendall(len(answer).to_bytes(4, "big") + answer)
@@ -207,6 +213,15 @@ def test_a_read_that_hangs_costs_its_child_and_nobody_elses_answer(driver):
     driver.until(lambda: len(driver.answers) == 4)
     assert driver.got()[2:] == [(2, True), (3, True)]
     assert (driver.client.stuck, driver.client.timeouts) == (1, 1)
+
+
+def test_a_child_that_is_short_of_cpu_is_slow_and_not_stuck(driver):
+    driver.ask(777)
+    until(lambda: driver.client._child.busy_s() > 1.0, "a second of running, or waiting to run")
+    driver.pass_time(2.5)
+    assert (driver.got(), driver.client.timeouts) == ([], 0)
+    driver.pass_time(STARVED_DEADLINE_S)
+    assert driver.got() == [(777, False)]
 
 
 def test_the_stuck_child_ends_by_itself_when_its_read_returns(driver):
