@@ -199,7 +199,7 @@ class Daemon:
 
     def _on_soon(self) -> bool:
         self._soon = 0
-        self._run_tick()
+        self._run_tick(soon=True)
         return False
 
     def _schedule(self) -> None:
@@ -217,10 +217,10 @@ class Daemon:
         notify("WATCHDOG=1", STATUS=self._status())
         return True
 
-    def _run_tick(self) -> None:
+    def _run_tick(self, soon: bool = False) -> None:
         self._ran_at = time.monotonic()
         self.tick.link_clients = len(self._server)
-        self.tick.run(self._ran_at, time.time())
+        self.tick.run(self._ran_at, time.time(), soon)
 
     def _identify(self, pid: int) -> ProcessId | None:
         """A trainer that registers belongs to the table, whatever its command line says."""

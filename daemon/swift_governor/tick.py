@@ -101,17 +101,20 @@ class Tick:
         """The last tick's."""
         return self._last[1] if self._last else Decision()
 
-    def run(self, now: float, wall: float) -> None:
-        """Sense, decide, act, report."""
+    def run(self, now: float, wall: float, soon: bool = False) -> None:
+        """Sense, decide, act, report. ``soon``: out of turn, for what is new; known units are then
+        not read again, since a new process waits for this.
+        """
         begun = time.perf_counter()
-        snapshot, before = self._sense(now, wall), (self.jobs, self._trainers)
+        snapshot, before = self._sense(now, wall, soon), (self.jobs, self._trainers)
         decision, self._memory = decide(self.config, snapshot, self._memory)
         self._sessions.wish(decision.micro_batches)
         self._reconciler.apply(decision, now)
         self.jobs, self._trainers = snapshot.jobs, snapshot.trainers
         self._last, self._told = (snapshot, decision), None
         self.ticks += 1
-        self._cores = self._rates.update(snapshot)
+        if not soon:
+            self._cores = self._rates.update(snapshot)
         for note in self._notes(before[0], before[1], snapshot, decision):
             self._journal.tell(note)
         self._journal.end_tick()
@@ -119,7 +122,7 @@ class Tick:
         self._tick_total_s += self._tick_s
         self._overruns += self._tick_s > self.config.tick.period_s
 
-    def _sense(self, now: float, wall: float) -> Snapshot:
+    def _sense(self, now: float, wall: float, soon: bool) -> Snapshot:
         self._accounts.refresh()
         self._look_where_they_are()
         processes = self._table.processes()
@@ -134,7 +137,7 @@ class Tick:
             node=self.node,
             jobs=jobs,
             gpus=self.gpus,
-            units=_read_units(),
+            units=_read_units(self._last[0].units if self._last and soon else {}),
             trainers=trainers,
             pressure=read_pressure(),
             users=self._accounts.users(),
@@ -214,8 +217,11 @@ class Tick:
         )
 
 
-def _read_units() -> Mapping[str, UnitReading]:
-    readings = ((name, read_unit(name, path)) for name, path in find_units().items())
+def _read_units(known: Mapping[str, UnitReading]) -> Mapping[str, UnitReading]:
+    """All units that exist; what is in ``known`` is taken from there."""
+    readings = (
+        (name, known.get(name) or read_unit(name, path)) for name, path in find_units().items()
+    )
     return {name: reading for name, reading in readings if reading is not None}
 
 

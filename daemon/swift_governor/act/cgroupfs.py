@@ -79,11 +79,12 @@ def units_below(root: str) -> dict[str, str]:
     while pending:
         try:
             with os.scandir(pending.pop(0)) as entries:
-                for entry in sorted(entries, key=lambda e: e.name):
-                    if is_ours(entry.name) and entry.is_dir(follow_symlinks=False):
-                        found[entry.name] = entry.path
-                        if is_slice(entry.name):
-                            pending.append(entry.path)
+                # Most entries are the kernel's files: the type comes with the entry, for nothing.
+                below = [e for e in entries if e.is_dir(follow_symlinks=False) and is_ours(e.name)]
+            for entry in sorted(below, key=lambda e: e.name):
+                found[entry.name] = entry.path
+                if is_slice(entry.name):
+                    pending.append(entry.path)
         except OSError:
             continue  # it has gone
     return found

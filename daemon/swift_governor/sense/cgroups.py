@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PTH112
+# No pathlib: a tick reads eight files of each unit, and pathlib took half of that time.
 """What cgroupfs says of our units: kernel Documentation/admin-guide/cgroup-v2.
 
 The path of a unit follows from its name for slices, and is found by walking below msswift.slice for
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from swift_governor.model import UnitReading
 
@@ -17,6 +18,7 @@ ROOT = "/sys/fs/cgroup"
 TOP_SLICE = "msswift.slice"
 UNIT_SUFFIXES = (".slice", ".scope")
 MICROSECONDS = 1_000_000
+READ_BYTES = 65536
 
 
 def find_units(root: str = ROOT) -> Mapping[str, str]:
@@ -25,7 +27,7 @@ def find_units(root: str = ROOT) -> Mapping[str, str]:
     Delegated scopes may have cgroups of the job's own making inside, which are not looked into: a
     directory there named like a unit is none.
     """
-    return dict(_walk(root, "/" + TOP_SLICE)) if (Path(root) / TOP_SLICE).is_dir() else {}
+    return dict(_walk(root, "/" + TOP_SLICE)) if os.path.isdir(f"{root}/{TOP_SLICE}") else {}
 
 
 def _walk(root: str, path: str) -> Iterator[tuple[str, str]]:
@@ -46,18 +48,18 @@ def pids_below(root: str = ROOT) -> list[int]:
     """The processes in our units, cgroups of a job's own making within its scopes included."""
     found: list[int] = []
     for directory, _, _ in os.walk(f"{root}/{TOP_SLICE}"):
-        found.extend(_pids(Path(directory)))
+        found.extend(_pids(directory))
     return found
 
 
 def read_unit(name: str, path: str, root: str = ROOT) -> UnitReading | None:
     """One unit's state; None when it has no cgroup (any more)."""
-    directory = Path(root + path)
-    events = _keyed(directory / "cgroup.events")
+    directory = root + path
+    events = _keyed(directory + "/cgroup.events")
     if events is None:
         return None
-    quota, period = _cpu_max(directory / "cpu.max")
-    stat = _keyed(directory / "cpu.stat") or {}
+    quota, period = _cpu_max(directory + "/cpu.max")
+    stat = _keyed(directory + "/cpu.stat") or {}
     return UnitReading(
         unit=name,
         cgroup=path,
@@ -70,16 +72,16 @@ def read_unit(name: str, path: str, root: str = ROOT) -> UnitReading | None:
         nr_periods=stat.get("nr_periods"),
         nr_throttled=stat.get("nr_throttled"),
         throttled_s=_seconds(stat.get("throttled_usec")),
-        memory_bytes=_integer(_text(directory / "memory.current")),
+        memory_bytes=_integer(_text(directory + "/memory.current")),
     )
 
 
-def _pids(directory: Path) -> list[int]:
-    words = (_text(directory / "cgroup.procs") or "").split()
+def _pids(directory: str) -> list[int]:
+    words = (_text(directory + "/cgroup.procs") or "").split()
     return [int(word) for word in words if word.isdecimal()]
 
 
-def _cpu_max(path: Path) -> tuple[float | None, float | None]:
+def _cpu_max(path: str) -> tuple[float | None, float | None]:
     """``200000 1000000`` is 0.2 of one core each 1 s; ``max`` is no quota."""
     words = (_text(path) or "").split()
     if len(words) != 2:
@@ -90,14 +92,14 @@ def _cpu_max(path: Path) -> tuple[float | None, float | None]:
     return (None if quota is None else quota / period), period / MICROSECONDS
 
 
-def _cpu_weight(directory: Path) -> int | None:
+def _cpu_weight(directory: str) -> int | None:
     """cpu.weight, or 0 where cpu.idle says that the unit only runs when nothing else does."""
-    if _integer(_text(directory / "cpu.idle")) == 1:
+    if _integer(_text(directory + "/cpu.idle")) == 1:
         return 0
-    return _integer(_text(directory / "cpu.weight"))
+    return _integer(_text(directory + "/cpu.weight"))
 
 
-def _keyed(path: Path) -> dict[str, int] | None:
+def _keyed(path: str) -> dict[str, int] | None:
     text = _text(path)
     if text is None:
         return None
@@ -114,8 +116,18 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _text(path: Path) -> str | None:
+def _text(path: str) -> str | None:
+    """A file of cgroupfs; None when it is not there (any more)."""
     try:
-        return path.read_text("ascii", "replace")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        parts = []
+        while part := os.read(file, READ_BYTES):
+            parts.append(part)
+        return b"".join(parts).decode("ascii", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(file)
