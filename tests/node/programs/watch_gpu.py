@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs in the VM: what the simulated GPU did over SECONDS, from the trainer's own activity file.
 
-    watch_gpu.py ACTIVITY SECONDS [WINDOWS]
+    watch_gpu.py ACTIVITY SECONDS [WINDOWS [LOW HIGH HELD]]
 
-Prints a line of JSON for each window: ``busy`` (share of the wall time) and ``rows_per_s``. It
-asks neither the governor nor NVML. The file's layout is in tests/fake_nvml/activity.py.
+Prints a line of JSON for each window: ``busy`` (share of the wall time) and ``rows_per_s``. Given
+a band, it ends as soon as the mean share of the last HELD windows is within it. It asks neither
+the governor nor NVML. The file's layout is in tests/fake_nvml/activity.py.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def counters(path: Path) -> tuple[int, int, int]:
 def main() -> None:
     path, seconds = Path(sys.argv[1]), float(sys.argv[2])
     windows = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    low, high, held = map(float, sys.argv[4:7]) if len(sys.argv) > 6 else (1.0, 0.0, 1.0)
+    shares: list[float] = []
     before = counters(path)
     for _ in range(windows):
         time.sleep(seconds)
@@ -41,6 +44,9 @@ def main() -> None:
             "rows_per_s": round((after[2] - before[2]) / wall_s, 3),
         }
         print(json.dumps(told), flush=True)
+        shares = [*shares, told["busy"]][-int(held) :]
+        if len(shares) == held and low <= sum(shares) / held <= high:
+            return
         before = after
 
 
