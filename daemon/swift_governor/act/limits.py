@@ -131,8 +131,9 @@ class UnitLimits:
             self._once.say(Note("drift", name, message, Severity.WARNING, prop))
             unit.admin = None
         unit.verified = {p: v for p, v in wished.items() if p not in differing}
+        # What /etc sets stays recorded: our runtime drop-in from before lies beneath it, and would
+        # be in force again when the admin's file goes.
         to_write = {p: v for p, v in differing.items() if p not in (unit.admin or {})}
-        self._forget(name, [p for p in given_back if p in (unit.admin or {})])
         if to_write and unit.backoff.ready(self._now):
             unit.busy = True
             run(self._set(name, unit, cgroup_dir, to_write, set(given_back)), self._bug(name, unit))

@@ -331,6 +331,29 @@ def test_what_the_admin_sets_in_etc_is_never_written_and_told_once(bench, monkey
     assert (directory / "cpu.max").read_text() == "800000 100000"
 
 
+def test_a_limit_from_before_an_admins_file_is_given_back_once_that_file_has_gone(
+    bench, monkeypatch
+) -> None:
+    monkeypatch.setattr("swift_governor.act.unitfile.ADMIN_PLACES", (str(bench.base),))
+    unit = "msswift-training.slice"
+    directory = bench.systemd.unit(f"/msswift.slice/{unit}")
+    bench.tick(limited(unit, cpu_quota_cores=8.0))
+    (bench.base / "override.conf").write_text("[Slice]\nCPUQuota=50%\n")
+    bench.systemd.properties[(unit, "DropInPaths")] = [str(bench.base / "override.conf")]
+    (directory / "cpu.max").write_text("50000 100000")
+    bench.systemd.reloaded()
+    for _ in range(3):
+        bench.tick(Decision())
+    assert (directory / "cpu.max").read_text() == "50000 100000"
+    (bench.base / "override.conf").unlink()
+    (directory / "cpu.max").write_text("800000 100000")  # our drop-in, after the admin's reload
+    bench.systemd.reloaded()
+    for _ in range(3):
+        bench.tick(Decision())
+    assert (directory / "cpu.max").read_text().startswith("max")
+    assert bench.ledger.book.units == {}
+
+
 def test_a_missing_cpu_controller_is_told_once_with_what_to_look_at(bench) -> None:
     directory = bench.systemd.unit(PATH)
     for name in ("cpu.max", "cpu.weight"):

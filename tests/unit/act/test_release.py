@@ -177,6 +177,21 @@ def test_what_a_file_in_etc_sets_is_left(node, monkeypatch) -> None:
     assert (node.scope / "cpu.max").read_text().startswith("max")
 
 
+def test_a_limit_from_before_an_admins_file_is_given_back_once_that_file_has_gone(
+    node, monkeypatch
+) -> None:
+    monkeypatch.setattr("swift_governor.act.unitfile.ADMIN_PLACES", (str(node.base),))
+    (node.base / "admin.conf").write_text("[Slice]\nCPUWeight=30\n")
+    (node.base / "dropins").write_text(str(node.base / "admin.conf"))
+    node.limit()
+    node.record()
+    assert node.release() == 0
+    (node.base / "dropins").write_text("")
+    assert node.release() == 0
+    assert node.is_free()
+    assert node.ledger.read_bytes() == b""
+
+
 def test_when_systemctl_fails_it_says_so_keeps_the_record_and_succeeds_later(node) -> None:
     node.limit()
     node.record()
