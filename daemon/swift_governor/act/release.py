@@ -116,8 +116,8 @@ class Release:
         for unit, name in [(u, n) for u, values in wanted.items() for n in values]:
             path = admin.get(unit, {}).get(name)
             if path:
-                # A record of it stays: a runtime drop-in of ours, from before the admin's file, lies
-                # beneath it and would be in force again when that file goes.
+                # Its record stays: our runtime drop-in from before the admin's file lies beneath
+                # it, and would be in force again when that file goes.
                 self.say(6, f"{unit}: {name} is set in {path}, and left as it is there")
                 del wanted[unit][name]
         refused = self._systemctl_each(
