@@ -102,8 +102,8 @@ class Tick:
         return self._last[1] if self._last else Decision()
 
     def run(self, now: float, wall: float, soon: bool = False) -> None:
-        """Sense, decide, act, report. ``soon``: out of turn, for what is new; known units are then
-        not read again, since a new process waits for this.
+        """Sense, decide, act, report. ``soon``: out of turn, for what is new; known units and the
+        pressure are then not read again, since a new process waits for this.
         """
         begun = time.perf_counter()
         snapshot, before = self._sense(now, wall, soon), (self.jobs, self._trainers)
@@ -123,6 +123,7 @@ class Tick:
         self._overruns += self._tick_s > self.config.tick.period_s
 
     def _sense(self, now: float, wall: float, soon: bool) -> Snapshot:
+        last = self._last[0] if self._last and soon else None
         self._accounts.refresh()
         self._look_where_they_are()
         processes = self._table.processes()
@@ -137,9 +138,9 @@ class Tick:
             node=self.node,
             jobs=jobs,
             gpus=self.gpus,
-            units=_read_units(self._last[0].units if self._last and soon else {}),
+            units=_read_units(last.units if last else {}),
             trainers=trainers,
-            pressure=read_pressure(),
+            pressure=last.pressure if last else read_pressure(),
             users=self._accounts.users(),
             groups=self._accounts.groups(),
             session_leaders=self._accounts.session_leaders(cgroups),
