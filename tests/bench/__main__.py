@@ -12,7 +12,6 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tests.bench import node, results
@@ -80,7 +79,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--idle", type=float, default=300.0, metavar="SECONDS")
-    parser.add_argument("--package", type=Path, help="default: the newest in dist/")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     LOG.setLevel(logging.INFO)
@@ -88,7 +86,7 @@ def main() -> int:
     missed = 0
     with Vm.boot(args.suite) as vm:
         print(f"booted with {vm.accelerator}; installing", flush=True)
-        node.install(vm, args.package or the_package())
+        node.install(vm, the_package())
         node.start(vm)
         about["guest"] = node.guest(vm)
         measures: dict[str, Callable[[], Measured]] = {
