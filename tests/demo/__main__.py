@@ -105,7 +105,7 @@ class Demo:
             "FAKE_NVML_ACTIVITY=/run/fake-nvml/gpu0",
             "FAKE_NVML_WRITER=/demo/activity.py",
             f"GPU_MEMORY_MIB={20 * 1024}",
-            f"GPU_MEMORY_KIB_PER_TOKEN={240 * 1024}",
+            f"GPU_MEMORY_KIB_PER_TOKEN={260 * 1024}",
         ]
         # In a session of its own, as a login would: not in a *.service, which would be left alone.
         line = f"setsid runuser -u alice -- env {' '.join(environment)} /demo/train.sh"
