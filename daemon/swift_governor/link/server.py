@@ -9,12 +9,14 @@ and nothing else.
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gi.repository import GLib
+from swift_governor.link.budgets import Budget, Budgets
 from swift_governor.link.fields import BadInputError, check
 from swift_governor.link.framing import BadFrameError, Decoder, encode
 from swift_governor.link.methods import INTERFACE, METHODS, SERVICE, CallError, Who, not_allowed
@@ -23,21 +25,23 @@ from swift_governor.link.peer import Peer, peer_of
 MOST_CONNECTIONS = 512
 MOST_CONNECTIONS_A_USER = 128
 LARGEST_BACKLOG_BYTES = 32 * 1024 * 1024
-CALLS_A_SECOND = 200
 READ_BYTES = 65536
 
 
 @dataclass
 class Connection:
-    """One client. ``data`` is the owner's: the trainer's session, if it registered one."""
+    """One client. ``data`` is the owner's: the trainer's session, if it registered one. ``waiting``
+    holds messages that came whole and are not answered yet.
+    """
 
     link: socket.socket
     peer: Peer
+    budget: Budget
     decoder: Decoder = field(default_factory=Decoder)
+    waiting: deque[dict[str, Any]] = field(default_factory=deque)
     unsent: bytearray = field(default_factory=bytearray)
     sources: dict[str, int] = field(default_factory=dict)
     data: Any = None
-    budget: int = CALLS_A_SECOND
     closed: bool = False
 
 
@@ -68,6 +72,7 @@ class Server:
         self._on_close = on_close
         self._on_refusal = on_refusal
         self._connections: dict[int, Connection] = {}
+        self._budgets = Budgets()
         self._listener: socket.socket | None = None
 
     def __len__(self) -> int:
@@ -109,7 +114,7 @@ class Server:
             self._on_refusal("connections", f"uid {peer.uid} has {own} connections open")
             link.close()
             return True
-        connection = Connection(link, peer)
+        connection = Connection(link, peer, self._budgets.of_connection(peer.uid))
         self._connections[link.fileno()] = connection
         self._watch(connection, "in", GLib.IOCondition.IN | GLib.IOCondition.HUP, self._on_readable)
         return True
@@ -142,16 +147,22 @@ class Server:
             self._close(connection)
             return False
         try:
-            for message in connection.decoder.feed(data):
-                self._answer(connection, message)
+            connection.waiting.extend(connection.decoder.feed(data))
         except BadFrameError as error:
             self._on_refusal("frame", f"uid {connection.peer.uid} sent {error}")
             connection.closed = True
+        connection.budget.spend_bytes(len(data))
+        return self._serve(connection)
+
+    def _serve(self, connection: Connection) -> bool:
+        """Answers what waits, as far as the budgets go; whether to read on in this second."""
+        while connection.waiting and not connection.closed and not connection.budget.spent:
+            self._answer(connection, connection.waiting.popleft())
         if connection.closed:
             connection.sources.pop("in", None)
             self._close(connection)
             return False
-        if connection.budget <= 0:
+        if connection.budget.spent:
             # Not read again before the next second: the flood waits in the client's own send
             # buffer.
             connection.sources.pop("in", None)
@@ -159,15 +170,16 @@ class Server:
         return True
 
     def _on_second(self) -> bool:
-        for connection in list(self._connections.values()):
-            connection.budget = CALLS_A_SECOND
-            if "in" not in connection.sources and not connection.closed:
+        connections = list(self._connections.values())
+        self._budgets.renew([(c.peer.uid, c.budget) for c in connections])
+        for connection in connections:
+            if "in" not in connection.sources and self._serve(connection):
                 condition = GLib.IOCondition.IN | GLib.IOCondition.HUP
                 self._watch(connection, "in", condition, self._on_readable)
         return self._listener is not None
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
-        connection.budget -= 1
+        connection.budget.spend_call()
         name = message.get("method")
         reply: dict[str, Any]
         try:
@@ -205,11 +217,13 @@ class Server:
 
     def _send(self, connection: Connection, reply: dict[str, Any]) -> None:
         try:
-            connection.unsent += encode(reply)
+            answer = encode(reply)
         except ValueError as error:
             self._on_refusal("bug", f"an answer is no JSON: {error}")
             connection.closed = True
             return
+        connection.budget.spend_bytes(len(answer))
+        connection.unsent += answer
         if len(connection.unsent) > LARGEST_BACKLOG_BYTES:
             self._on_refusal("backlog", f"uid {connection.peer.uid} does not read its answers")
             connection.closed = True

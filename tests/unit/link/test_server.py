@@ -16,6 +16,12 @@ import pytest
 from gi.repository import GLib
 from hypothesis import given
 from hypothesis import strategies as st
+from swift_governor.link.budgets import (
+    BYTES_A_CALL,
+    CALLS_OF_CONNECTION,
+    CALLS_OF_USER,
+    Budgets,
+)
 from swift_governor.link.client import LinkError, call
 from swift_governor.link.fields import BadInputError, Field, check
 from swift_governor.link.framing import LARGEST_MESSAGE_BYTES, BadFrameError, Decoder, encode
@@ -238,6 +244,47 @@ def test_a_flood_of_one_client_leaves_the_others_their_turn(running: Running) ->
         assert call("Snapshot", socket_path=running.path, timeout_s=20)
     stop.set()
     thread.join(10)
+
+
+def test_calls_that_arrive_together_are_not_all_answered_together(running: Running) -> None:
+    link = connect(running)
+    link.sendall(encode({"method": f"{INTERFACE}.Snapshot"}) * 1000)
+    until(lambda: len(running.calls) > 0)
+    assert call(f"{SERVICE}.GetInfo", socket_path=running.path)
+    assert len(running.calls) < 500
+
+
+def test_calls_that_had_to_wait_are_answered_in_the_end(running: Running) -> None:
+    link = connect(running)
+    calls = encode({"method": f"{INTERFACE}.Nothing"}) * (2 * CALLS_OF_CONNECTION)
+    link.sendall(calls + encode({"method": f"{SERVICE}.GetInfo"}))
+    answers = b""
+    while b'"vendor"' not in answers:
+        answers += link.recv(65536)
+    assert answers.count(b"MethodNotFound") == 2 * CALLS_OF_CONNECTION
+
+
+def test_more_connections_buy_a_user_no_more_time() -> None:
+    budgets = Budgets()
+    first, other = budgets.of_connection(1000), budgets.of_connection(1001)
+    many = [budgets.of_connection(1000) for _ in range(100)]
+    done = 0
+    for budget in many:
+        while not budget.spent:
+            budget.spend_call()
+            done += 1
+    assert done == CALLS_OF_USER
+    assert first.spent
+    assert not other.spent
+    budgets.renew([(1000, first), (1001, other)])
+    assert not first.spent
+
+
+def test_a_large_answer_counts_for_many_calls_and_is_given_all_the_same() -> None:
+    budget = Budgets().of_connection(0)
+    assert not budget.spent
+    budget.spend_bytes(BYTES_A_CALL * CALLS_OF_CONNECTION)
+    assert budget.spent
 
 
 def test_a_oneway_call_is_not_answered(running: Running) -> None:
