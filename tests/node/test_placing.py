@@ -137,6 +137,10 @@ def test_a_quota_that_an_admin_set_in_etc_is_never_overwritten(
     finally:
         vm.run(["rm", "-rf", directory])
         vm.run(["systemctl", "daemon-reload"], timeout_s=PATIENCE_S)
+    # What was set before the admin's file came is in force again without it, and still known.
+    assert governed.look().limited_units == {TIER: [LIMITED[0], "100"]}
+    vm.run(["swift-governor", "release"], timeout_s=PATIENCE_S)
+    assert governed.look().limited_units == {}
 
 
 def applied(governed: Governed, job: Job, limits: list[str]) -> bool:
