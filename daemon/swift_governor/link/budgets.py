@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 CALLS_OF_CONNECTION = 200
-CALLS_OF_USER = 2000
+CALLS_OF_USER = 1000
+CALLS_KEPT = 16
+"""So many a connection has whatever its user's others did: a report and a question get through."""
+
 BYTES_A_CALL = 4096
 """So many bytes, received or answered, weigh as much as one call."""
 
@@ -33,7 +36,9 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether nothing more is to be done for this connection in this second."""
-        return self.left <= 0 or (self.user is not None and self.user.spent)
+        if self.left <= 0 or self.user is None:
+            return self.left <= 0
+        return self.user.spent and self.left <= CALLS_OF_CONNECTION - CALLS_KEPT
 
     def _spend(self, calls: int) -> None:
         self.left -= calls
