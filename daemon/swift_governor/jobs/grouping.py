@@ -100,10 +100,11 @@ class _Names:
         return fresh if key is None else self._shared.setdefault(key, fresh)
 
 
-def _rendezvous(process: Process) -> tuple[int, str, str] | None:
+def _rendezvous(process: Process) -> tuple[int, int, str, str] | None:
+    # With its user: PID 1 is the parent of many, and 127.0.0.1:29500 everybody's default.
     environ = process.environ or {}
     port = environ.get("MASTER_PORT")
-    return (process.ppid, environ.get("MASTER_ADDR", ""), port) if port else None
+    return (process.uid, process.ppid, environ.get("MASTER_ADDR", ""), port) if port else None
 
 
 def _verb_in(name: str) -> str | None:

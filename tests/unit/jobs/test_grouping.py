@@ -305,6 +305,16 @@ def test_a_run_through_the_python_api_is_a_job_once_its_trainer_has_registered()
     assert {j.name for j in group(processes, late, said)} == {late[0].name}
 
 
+def test_trainers_of_two_users_are_two_jobs_though_their_parent_and_rendezvous_are_the_same():
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    api = ("python3", "train_api.py")
+    processes = table(
+        process(110, 1, api, environ=where), process(111, 1, api, environ=where, uid=1001)
+    )
+    jobs = group(processes, (), {p.id: Registered() for p in processes.values()})
+    assert [(job.uid, set(roles(job))) for job in jobs] == [(1000, {110}), (1001, {111})]
+
+
 def test_a_spawned_worker_is_a_loader_by_its_name():
     spawned = process(102, 101, ["python3", "-c", "spawn_main()"], "pt_data_worker")
     job = only(group(table(process(101, 1, RANK), spawned)))
