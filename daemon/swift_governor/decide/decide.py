@@ -112,7 +112,9 @@ def decide(config: Config, snapshot: Snapshot, memory: Memory) -> tuple[Decision
 
 def _plan(config: Config, snapshot: Snapshot, memory: Memory, job: Job) -> _JobPlan:
     kept = memory.jobs.get(job.name) or JobMemory(
-        origins=lay.origin_units(job), adopted_tier=lay.adopted_tier(job)
+        origins=lay.origin_units(job),
+        adopted_tier=lay.adopted_tier(job),
+        gpus=lay.adopted_gpus(job),
     )
     name = snapshot.users.get(job.uid)
     owner = Owner(

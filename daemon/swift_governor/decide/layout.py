@@ -26,7 +26,13 @@ from swift_governor.model import (
 )
 
 ROOT_SLICE = "msswift.slice"
-_ADOPTED = re.compile(r"/msswift-([a-z]+)-u\d+-([a-z0-9]+)\.slice(?:/|$)")
+# Below msswift.slice only: a user may name cgroups of their own as they like.
+_ADOPTED = re.compile(
+    r"/msswift\.slice/(?:[^/]+\.slice/)*msswift-([a-z]+)-u\d+-([a-z0-9]+)\.slice(?:/|$)"
+)
+_ADOPTED_LOADER = re.compile(
+    r"/msswift\.slice/(?:[^/]+\.slice/)*msswift-([a-z0-9]+)-gpu(\d{1,4})\.scope(?:/|$)"
+)
 
 
 def tier_slice(tier: str) -> str:
@@ -57,10 +63,24 @@ def loader_scope(job: str, gpu: int) -> str:
 def adopted_tier(job: Job) -> str | None:
     """The tier in whose slice the job already is: after a restart of the daemon it stays there."""
     for member in job.members:
-        found = _ADOPTED.search(member.process.cgroup or "")
+        found = _ADOPTED.match(member.process.cgroup or "")
         if found and found.group(2) == job.name:
             return found.group(1)
     return None
+
+
+def adopted_gpus(job: Job) -> Mapping[int, int]:
+    """local rank → GPU index, as the scopes say that the job's loaders are in already.
+
+    After a restart of the daemon NVML may say nothing for a while: without this the loaders would
+    be moved to the main scope, and back with the first reading.
+    """
+    found: dict[int, int] = {}
+    for member in job.with_role(Role.LOADER):
+        scope = _ADOPTED_LOADER.match(member.process.cgroup or "")
+        if scope and scope.group(1) == job.name:
+            found[member.local_rank or 0] = int(scope.group(2))
+    return found
 
 
 def origin_units(job: Job) -> tuple[str, ...]:

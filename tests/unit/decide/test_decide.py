@@ -11,8 +11,9 @@ from swift_governor.config import default_config
 from swift_governor.config_model import JobMatch, JobOverride, Policy
 from swift_governor.decide.batch import rungs
 from swift_governor.decide.decide import decide
+from swift_governor.decide.layout import adopted_gpus, adopted_tier
 from swift_governor.decide.memory import Memory
-from swift_governor.model import IoClass, Limits, Mode, Orders, ProcessId, Role, Snapshot
+from swift_governor.model import IoClass, Job, Limits, Mode, Orders, ProcessId, Role, Snapshot
 
 from tests.unit.decide.nodes import gpu, job, member, snapshot, trainer
 
@@ -37,6 +38,39 @@ def test_a_job_whose_gpu_is_not_known_is_contained_all_the_same() -> None:
     (main,) = decision.placements
     assert main.unit == "msswift-sft100x1-main.scope"
     assert len(main.pids) == 4
+
+
+TREE = "/msswift.slice/msswift-training.slice/msswift-training-u1000.slice"
+
+
+def _contained(gpu_index: int, below: str = "") -> Job:
+    made = job()
+    job_slice = f"{below}{TREE}/msswift-training-u1000-{made.name}.slice"
+    scopes = {Role.LOADER: f"msswift-{made.name}-gpu{gpu_index}.scope"}
+    main = f"msswift-{made.name}-main.scope"
+    return replace(
+        made,
+        members=tuple(
+            replace(m, process=replace(m.process, cgroup=f"{job_slice}/{scopes.get(m.role, main)}"))
+            for m in made.members
+        ),
+    )
+
+
+def test_after_a_restart_loaders_stay_in_their_scope_though_nvml_says_nothing_yet() -> None:
+    decision, memory = decide(CONFIG, snapshot(1, _contained(2)), Memory())
+    placed = {p.unit: [i.pid for i in p.pids] for p in decision.placements}
+    assert placed["msswift-sft100x1-gpu2.scope"] == [110, 111]
+    # NVML knows better as soon as it speaks.
+    decision, _ = decide(CONFIG, snapshot(2, _contained(2), sample=gpu(2, 0.5)), memory)
+    assert "msswift-sft100x1-gpu0.scope" in {p.unit for p in decision.placements}
+
+
+def test_a_cgroup_that_a_user_named_like_ours_tells_nothing_of_tier_or_gpu() -> None:
+    made = _contained(2, below="/user.slice/user-1000.slice/user@1000.service")
+    assert adopted_tier(made) is None
+    assert not adopted_gpus(made)
+    assert adopted_tier(_contained(2)) == "training"
 
 
 def test_in_observe_nothing_is_wished_and_everything_is_told() -> None:
