@@ -186,7 +186,11 @@ def _loops(
             reading=snapshot.units.get(unit) if unit else None,
         )
         settings = loop_settings(
-            config, snapshot.node.cpus, gpu, plan.choice.tier if plan else None
+            config,
+            snapshot.node.cpus,
+            gpu,
+            plan.choice.tier if plan else None,
+            _ranks_behind(plan, unit, gpu.index) if plan else 1,
         )
         before = memory.loops.get(gpu.uuid, LoopMemory())
         after = loop_tick(settings, before, seen)
@@ -219,8 +223,17 @@ def _manual(snapshot: Snapshot, after: LoopMemory, index: int) -> LoopMemory:
     return replace(after, output_cores=quota, state=state, pid=after.pid.forget())
 
 
-def loop_settings(config: Config, node_cpus: int, gpu: GpuSample, tier: str | None) -> LoopSettings:
-    """One GPU's loop settings from the configuration; quotas in cores."""
+def _ranks_behind(plan: _JobPlan, unit: str | None, index: int) -> int:
+    """How many ranks starve where a unit does: all of them where it is the main scope."""
+    if unit == lay.main_scope(plan.job.name):
+        return max(1, len(plan.job.with_role(Role.RANK)))
+    return max(1, sum(gpu == index for gpu in plan.memory.gpus.values()))
+
+
+def loop_settings(
+    config: Config, node_cpus: int, gpu: GpuSample, tier: str | None, ranks: int
+) -> LoopSettings:
+    """One GPU's loop settings from the configuration; quotas in cores, the floor for ``ranks``."""
     control = config.control
     cap = config.tiers[tier].cap.cores(node_cpus) if tier else None
     ceiling = float(node_cpus) if cap is None else min(cap, float(node_cpus))
@@ -233,7 +246,7 @@ def loop_settings(config: Config, node_cpus: int, gpu: GpuSample, tier: str | No
         min_samples=max(1, math.floor(control.period_s * control.min_samples_ratio)),
         max_step=control.max_step,
         gains=PidGains(control.gain, control.integral_time_s, control.derivative_time_s),
-        floor_cores=min(control.floor_per_rank_cores, ceiling),
+        floor_cores=min(control.floor_per_rank_cores * ranks, ceiling),
         ceiling_cores=ceiling,
     )
 

@@ -190,6 +190,8 @@ def test_loops_of_gpus_that_share_the_main_scope_never_write_it_twice() -> None:
     decision, _ = decide(CONFIG, seen, Memory())
     units = [state.unit for state in decision.loops if state.unit]
     assert units == ["msswift-sft100x1-main.scope"]
+    floors = [state.floor_cores for state in decision.loops if state.unit]
+    assert floors == [2 * CONFIG.control.floor_per_rank_cores]
 
 
 # ------------------------------------------------------------------------------------ micro-batch
