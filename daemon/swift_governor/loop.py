@@ -41,7 +41,7 @@ from swift_governor.version import VERSION
 SOON_S = 0.02
 """Two ticks are at least so far apart: changes that come together are one tick."""
 
-READER_TICK_MS = 250
+READER_TICK_MS = 500
 SAMPLER_USER = "swift-governor-sampler"
 ADMIN_GROUP = "swift-governor"
 

@@ -176,7 +176,8 @@ class Tick:
         """A client of the socket did something wrong: counted, and told once in a while."""
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
         self._journal.tell(
-            Note("refused", "socket", sentence, Severity.WARNING, key=f"{reason} {sentence}"[:200])
+            # NOTICE: it is over as soon as it happened, and need not be told as over later.
+            Note("refused", "socket", sentence, Severity.NOTICE, key=f"{reason} {sentence}"[:200])
         )
 
     def tell(self, note: Note) -> None:
