@@ -33,7 +33,7 @@ from swift_governor.sense.node import cgroup_problem, read_node
 from swift_governor.sense.proc_events import ProcEvents, ProcEventsError
 from swift_governor.sense.process_table import ProcessTable
 from swift_governor.sense.reader_client import ReaderClient
-from swift_governor.sense.stat import read_stat
+from swift_governor.sense.stat import read_stat, read_uid
 from swift_governor.service_notify import notify
 from swift_governor.tick import Tick
 from swift_governor.version import VERSION
@@ -222,10 +222,14 @@ class Daemon:
         self.tick.link_clients = len(self._server)
         self.tick.run(self._ran_at, time.time(), soon)
 
-    def _identify(self, pid: int) -> ProcessId | None:
-        """A trainer that registers belongs to the table, whatever its command line says."""
+    def _identify(self, pid: int, uid: int) -> ProcessId | None:
+        """A trainer that registers belongs to the table, whatever its command line says.
+
+        A connection outlives the process that opened it, in a child; by then its PID may be that of
+        another user's process, for which the child must not speak.
+        """
         stat = read_stat("/proc", pid) if pid > 0 else None
-        if stat is None:
+        if stat is None or read_uid("/proc", pid) != uid:
             return None
         self._table.include(pid)
         return ProcessId(pid, stat.start_ticks)

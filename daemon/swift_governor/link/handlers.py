@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 
 class Handlers:
-    """``identify``: PID → identity, None when it is gone; it is looked at from then on, since a
-    run through the Python API has no command line to be known by. ``monotonic``: the tick's clock.
+    """``identify``: (PID, user) → identity, None when it is gone or another user's; it is looked at
+    from then on, since a run through the Python API has no command line to be known by.
+    ``monotonic``: the tick's clock.
     """
 
     def __init__(
         self,
         tick: Tick,
         sessions: Sessions,
-        identify: Callable[[int], ProcessId | None],
+        identify: Callable[[int, int], ProcessId | None],
         monotonic: Callable[[], float],
     ) -> None:
         self._tick = tick
@@ -63,9 +64,10 @@ class Handlers:
             self._sessions.close(connection.data)
 
     def _register(self, connection: Connection, p: Mapping[str, Any]) -> Mapping[str, Any]:
-        process = self._identify(connection.peer.pid)
+        process = self._identify(connection.peer.pid, connection.peer.uid)
         if process is None:
-            raise not_allowed("your process can't be seen from here (another PID namespace?)")
+            why = "ended, another user's, or in another PID namespace"
+            raise not_allowed(f"the process that connected can't be told from here: {why}")
         if p["protocol"] < PROTOCOL:
             raise BadInputError("protocol", f"must be {PROTOCOL} or newer")
         self.closed(connection)

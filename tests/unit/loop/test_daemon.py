@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -211,6 +212,21 @@ def test_a_trainer_that_is_in_no_job_is_answered_with_no_wish(daemon: Daemon) ->
     (registered,) = converse(daemon, {"method": f"{method}.Register", "parameters": REGISTER})
     assert registered["parameters"]["wish"] == {"sequence": 0, "micro_batch": None}
     assert registered["parameters"]["job"] is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_connection_speaks_for_no_process_of_another_user(daemon: Daemon) -> None:
+    """As it would whose opener has ended, and whose PID is another user's process by now."""
+    for folder in (Path(daemon.socket).parent, *Path(daemon.socket).parent.parents):
+        if folder.stat().st_uid == 0 and folder.is_relative_to(tempfile.gettempdir()):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    os.seteuid(65534)
+    try:
+        method = "org.swiftgovernor.Governor.Register"
+        (reply,) = converse(daemon, {"method": method, "parameters": REGISTER})
+    finally:
+        os.seteuid(0)
+    assert reply["error"].endswith(".NotAllowed")
 
 
 def test_a_session_is_good_on_its_own_connection_only(daemon: Daemon) -> None:
