@@ -87,8 +87,9 @@ def _hook_in(trainer: Any) -> None:
     meter, mailbox = Meter(), Mailbox(base)
     Grid(trainer, mailbox, meter, say, cannot).install()
     registration = functools.partial(_registration, trainer, base, mailbox, cannot)
-    link = Link(socket_path(), registration, mailbox, meter, say)
-    trainer.add_callback(_callback(link, meter))
+    trainer.add_callback(
+        _callback(lambda: Link(socket_path(), registration, mailbox, meter, say), meter)
+    )
     if cannot is not None:
         say(f"the micro-batch of this run can't be changed: {cannot}")
 
@@ -122,7 +123,7 @@ def _version(module: str) -> str:
     return str(getattr(sys.modules.get(module), "__version__", "unknown"))
 
 
-def _callback(link: Link, meter: Meter) -> Any:
+def _callback(new_link: Callable[[], Link], meter: Meter) -> Any:
     from transformers import TrainerCallback
 
     class Governed(TrainerCallback):  # type: ignore[misc]
@@ -130,8 +131,16 @@ def _callback(link: Link, meter: Meter) -> Any:
         saves; its own default callback has set the flags for both by the time this one is asked.
         """
 
+        link: Optional[Link] = None
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            link.start()
+            _guarded(self.begin)()
+
+        def begin(self) -> None:
+            """A trainer may begin again: train() a second time, or with --auto_find_batch_size."""
+            if self.link is None or not self.link.goes_on:
+                self.link = new_link()
+                self.link.start()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             meter.began_without_rows()
@@ -146,7 +155,8 @@ def _callback(link: Link, meter: Meter) -> Any:
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             meter.phase(report.END)
-            link.finish()
+            if self.link is not None:
+                self.link.finish()
 
     return Governed()
 

@@ -94,6 +94,11 @@ class Link(threading.Thread):
         self._finished = False
         self._socket: Optional[socket.socket] = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was started and not told that the training has ended."""
+        return self.is_alive() and not self._finished
+
     def start(self) -> None:
         _links.append(self)
         super().start()

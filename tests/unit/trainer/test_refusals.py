@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from swift_governor_trainer import attach
 from swift_governor_trainer.grid import near_equal
+from swift_governor_trainer.link import Link, Mailbox
+from swift_governor_trainer.report import Meter
 
 PLUGIN = Path(attach.__file__).with_name("swift_governor_plugin.py")
 
@@ -115,6 +117,60 @@ print("training goes on")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "training goes on\n"
     return done.stderr
+
+
+class CountedLink:
+    """Stands in for a Link: it can be started once, as any thread."""
+
+    started = 0
+
+    def __init__(self, can_start: bool = True) -> None:
+        self.can_start, self.goes_on = can_start, False
+
+    def start(self) -> None:
+        if not self.can_start:
+            raise RuntimeError("can't start new thread")
+        assert not self.goes_on
+        CountedLink.started += 1
+        self.goes_on = True
+
+    def finish(self) -> None:
+        self.goes_on = False
+
+
+@pytest.fixture
+def transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(TrainerCallback=object))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_training_that_begins_again_goes_on_with_its_link_or_a_new_one():
+    """--auto_find_batch_size begins anew without an end; train() can be called twice."""
+    CountedLink.started = 0
+    callback = attach._callback(CountedLink, Meter())
+    for _ in range(2):
+        callback.on_train_begin(None, None, None)
+    assert CountedLink.started == 1
+    callback.on_train_end(None, None, None)
+    callback.on_train_begin(None, None, None)
+    assert CountedLink.started == 2
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_process_that_may_have_no_more_threads_trains_all_the_same():
+    callback = attach._callback(lambda: CountedLink(can_start=False), Meter())
+    callback.on_train_begin(None, None, None)
+    callback.on_train_end(None, None, None)
+
+
+def test_a_real_link_goes_on_from_its_start_until_it_is_told_of_the_end(tmp_path):
+    link = Link(str(tmp_path / "none"), dict, Mailbox(4), Meter(), lambda _: None)
+    assert not link.goes_on
+    link.start()
+    assert link.goes_on
+    link.finish()
+    assert not link.goes_on
+    link.join(20)
 
 
 def test_a_plugin_without_transformers_says_so_and_the_run_goes_on():
