@@ -44,6 +44,10 @@ class Family:
         parent = self.parent(process)
         return parent is not None and bool(process.argv) and parent.argv == process.argv
 
+    def _has_agent(self, process: Process) -> bool:
+        parent = self.parent(process)
+        return parent is not None and self.match(parent).role is Role.AGENT
+
     def root(self, process: Process) -> Process | None:
         """The process that its job begins with: the nearest launcher, else the topmost rank or
         agent.
@@ -59,8 +63,13 @@ class Family:
                 continue
             if verb is not None and found.verb in NOT_THROUGH and found.verb != verb:
                 break
-            # A copy of a launcher, between its fork and its exec, begins nothing.
-            if found.role is Role.LAUNCHER and not self.is_copy(candidate):
+            # A copy of a launcher, between its fork and its exec, begins nothing; nor do those that
+            # an agent starts, one a rank (``torchrun $(which swift) sft``).
+            if (
+                found.role is Role.LAUNCHER
+                and not self.is_copy(candidate)
+                and not self._has_agent(candidate)
+            ):
                 return candidate
             if found.role is not Role.LOADER:
                 root, verb = candidate, found.verb

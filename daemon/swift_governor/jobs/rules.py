@@ -114,11 +114,18 @@ def trainer(program: Program) -> Run | None:
 
 
 def agent(program: Program) -> Run | None:
-    """One of ``AGENTS`` whose training script or module is a trainer."""
+    """One of ``AGENTS`` whose training script or module is a trainer, or starts one.
+
+    ``torchrun $(which swift) sft`` works: each of its processes is a launcher that hands its rank's
+    environment on.
+    """
     for candidate in AGENTS:
         if candidate.runs(program.invocation):
             target = candidate.target(program.invocation.arguments)
-            return _trainer(target) if target else None
+            if target is None:
+                return None
+            behind = Program(target, None)
+            return trainer(behind) or console_script(behind) or main_program(behind)
     return None
 
 

@@ -192,6 +192,11 @@ POSITIVE = [
         f"--master_addr=127.0.0.1 --master_port=29500 {SFT} --model q",
         "sft",
     ),
+    # A console script behind an agent: each rank's launcher hands its environment on.
+    agent(f"torchrun --nproc_per_node 2 {VENV}/bin/swift sft --model q", "sft"),
+    agent("torchrun --nproc_per_node 2 -m swift.cli.main sft", "sft"),
+    agent(f"accelerate launch --num_processes 2 {VENV}/bin/swift sft", "sft"),
+    agent(f"torchrun {VENV}/bin/megatron pt --load m", "pt", "megatron"),
     agent("deepspeed --include localhost:0,1 --module swift.cli.sft", "sft", exe=None),
     agent(f"python3 -m deepspeed.launcher.runner --no_local_rank {SITE}/swift/cli/pt.py", "pt"),
 ]
@@ -321,6 +326,8 @@ NEGATIVE = [
     no("torchrun -m my.trainer swift.cli.sft", "foreign-target"),
     no("torchrun", "foreign-target", exe=None),
     no("torchrun --help", "foreign-target"),
+    no("torchrun /usr/bin/swift upload sft", "foreign-target"),
+    no("torchrun my.py swift sft", "foreign-target"),
     no(f"accelerate config {SFT}", "foreign-target"),
     no("accelerate launch train.py", "foreign-target"),
     no(f"deepspeed --num_gpus 2 train.py {SFT}", "foreign-target"),

@@ -95,6 +95,18 @@ def test_a_torchrun_tree_is_one_job_with_each_process_in_its_role():
     assert (job.world_size, job.local_world_size, job.multi_node) == (2, 2, False)
 
 
+def test_launchers_that_an_agent_starts_one_a_rank_are_one_job():
+    agent = ("python3", "venv/bin/torchrun", "--nproc_per_node", "2", "venv/bin/swift", "sft")
+    tree = [process(100, 50, agent, "torchrun")]
+    for i in range(2):
+        tree.append(process(110 + i, 100, LAUNCHER, "swift", environ=place(i)))
+        tree.append(process(120 + i, 110 + i, RANK, environ=place(i)))
+    job = only(group(table(*tree)))
+    assert job.root == ProcessId(100, 1000)
+    assert (job.verb, job.world_size, job.multi_node) == ("sft", 2, False)
+    assert [m.local_rank for m in job.with_role(Role.RANK)] == [0, 1]
+
+
 def test_loaders_and_helpers_carry_their_ranks_place_and_gpu():
     places = {
         m.process.pid: (m.rank, m.local_rank, m.gpu_hint)
