@@ -35,6 +35,10 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(VENV)/ready ## Install Debian packages that lack, and .venv with a working swift-governor
+	@# A tree that was moved, or whose .venv another one took, has a command that is not its own.
+	@cd / && { $(CURDIR)/$(VENV)/bin/swift-governor --help >/dev/null 2>&1 && $(CURDIR)/$(PY) -c \
+	  'import swift_governor as s; raise SystemExit(not s.__file__.startswith("$(CURDIR)/"))'; } || \
+	  { rm $(CURDIR)/$(VENV)/ready; $(MAKE) -C $(CURDIR) $(VENV)/ready; }
 	@$(VENV)/bin/swift-governor --help >/dev/null
 	@echo 'setup: $(VENV)/bin/swift-governor works'
 
