@@ -99,7 +99,11 @@ def batch_tick(
         reason = f"out of memory at micro-batch {bad}"
         return _move(memory, now, _at_most(trainer, max(1, bad // 2)), reason)
     if memory.wished is not None and running != memory.wished:
-        return memory
+        if trainer.answered_sequence != memory.sequence:
+            return memory
+        # Answered, and something else runs: it refused. Protection must not wait for it for ever.
+        kept = f"the trainer keeps {running} instead of {memory.wished}"
+        memory = replace(memory, wished=running, reason=kept, changed_at=now, trial_from=None)
     since = now - (memory.changed_at if memory.changed_at is not None else now)
     settled = memory.sequence == 0 or since >= settings.settle_s
     used = _memory_share(gpu)

@@ -24,6 +24,12 @@ from swift_governor.link.peer import Peer, peer_of
 
 MOST_CONNECTIONS = 512
 MOST_CONNECTIONS_A_USER = 128
+KEPT_FREE = 32
+"""Places that only root and the system's accounts get: people can't fill all."""
+
+FIRST_PERSON = 1000
+"""The first uid of people, login.defs(5) UID_MIN."""
+
 LARGEST_BACKLOG_BYTES = 32 * 1024 * 1024
 READ_BYTES = 65536
 
@@ -108,9 +114,8 @@ class Server:
             link.close()
             return True
         own = sum(1 for c in self._connections.values() if c.peer.uid == peer.uid)
-        if len(self._connections) >= MOST_CONNECTIONS or (
-            own >= MOST_CONNECTIONS_A_USER and peer.uid != 0
-        ):
+        places = MOST_CONNECTIONS - (KEPT_FREE if peer.uid >= FIRST_PERSON else 0)
+        if len(self._connections) >= places or (own >= MOST_CONNECTIONS_A_USER and peer.uid != 0):
             self._on_refusal("connections", f"uid {peer.uid} has {own} connections open")
             link.close()
             return True

@@ -11,6 +11,7 @@ from typing import Any
 from swift_governor.model import MicroBatchWish, ProcessId, TrainerReport
 
 PROTOCOL = 1
+SHORTEST_S = 1e-4
 
 
 @dataclass
@@ -62,7 +63,8 @@ class Sessions:
         """
         old = session.report
         step_s, rate, wait = old.step_s, old.samples_per_s, old.wait_share
-        if p["steps"] > 0 and p["seconds"] > 0:
+        # A time too short for a clock to tell gives rates of no meaning, infinite ones among them.
+        if p["steps"] > 0 and p["seconds"] > SHORTEST_S:
             step_s = p["seconds"] / p["steps"]
             rate = p["samples"] / p["seconds"]
             wait = min(1.0, p["wait_s"] / p["seconds"])

@@ -251,6 +251,17 @@ def _batch_snapshot(now: float, **report: object) -> Snapshot:
     return snapshot(now, job(), sample=gpu(now, 0.5, 0.2), trainers=_linked(now, **report))
 
 
+def test_a_trainer_that_refuses_is_asked_again_when_memory_is_short_and_does_not_block() -> None:
+    memory, asked = Memory(), set()
+    for now in range(400):
+        report = {"answered_sequence": max(asked, default=0), "running_micro_batch": 4}
+        seen = snapshot(now, job(), sample=gpu(now, 0.5, 0.99), trainers=_linked(now, **report))
+        decision, memory = decide(CONFIG, seen, memory)
+        asked |= {w.sequence for w in decision.micro_batches}
+    assert len(asked) > 1
+    assert "keeps 4" in decision.jobs[0].micro_batch_reason or decision.micro_batches
+
+
 def test_a_trainer_that_cannot_change_is_asked_nothing() -> None:
     _, sizes = run_batch(300, used=0.99, cannot={"micro_batch": "GRPO"})
     assert set(sizes) == {4}

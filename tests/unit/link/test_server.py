@@ -291,6 +291,20 @@ def test_a_large_answer_counts_for_many_calls_and_is_given_all_the_same() -> Non
     assert budget.spent
 
 
+def test_users_can_not_take_the_places_kept_for_the_system(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swift_governor.link import server
+
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", server.KEPT_FREE + 3)
+    monkeypatch.setattr(server, "FIRST_PERSON", 0)
+    people = [connect(running) for _ in range(4)]
+    until(lambda: "connections" in {reason for reason, _ in running.refusals})
+    monkeypatch.setattr(server, "FIRST_PERSON", 1000)
+    assert call("Snapshot", socket_path=running.path)
+    assert len(people) == 4
+
+
 def test_a_oneway_call_is_not_answered(running: Running) -> None:
     link = connect(running)
     link.sendall(encode({"method": f"{INTERFACE}.SetLoop", "parameters": {}, "oneway": True}))

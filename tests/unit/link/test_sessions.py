@@ -84,3 +84,10 @@ def test_a_process_that_registers_again_has_one_session_and_the_old_ones_end_is_
     assert PROCESS in sessions.reports()
     sessions.close(new)
     assert not sessions.reports()
+
+
+def test_a_time_of_next_to_nothing_makes_no_rate() -> None:
+    sessions = Sessions()
+    session = sessions.register(PROCESS, 1.0, REGISTER)
+    sessions.report(session, 2.0, {**REPORT, "seconds": 1e-300})
+    assert sessions.reports()[PROCESS].samples_per_s is None
