@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import struct
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -71,9 +73,26 @@ def one(vm: Vm, expression: str) -> float | None:
     return found[0][1] if len(found) == 1 else None
 
 
-def mean_over(vm: Vm, metric: str, seconds: int) -> float | None:
-    """Prometheus' own mean of a gauge over the last seconds."""
-    return one(vm, f"avg_over_time({metric}[{seconds}s])")
+def busy_share(vm: Vm, seconds: float) -> float:
+    """The share of a while in which the simulated GPU was busy, from the trainer's own counter.
+
+    Not asked of the governor, nor of what it reads: the words are activity.py's, and the clock is
+    the guest's.
+    """
+    began, total = _busy(vm)
+    time.sleep(seconds)
+    ended, later = _busy(vm)
+    return (later - total) / (ended - began)
+
+
+def _busy(vm: Vm) -> tuple[float, float]:
+    out = vm.run(["sh", "-c", "base64 -w0 /run/fake-nvml/gpu0; echo; cat /proc/uptime"]).stdout
+    encoded, uptime = out.splitlines()
+    words = struct.unpack_from("<8Q", base64.b64decode(encoded))
+    now = float(uptime.split()[0])
+    total_ns, since_ns = words[4], words[5]
+    running = max(0.0, now - since_ns / 1e9) if since_ns else 0.0
+    return now, total_ns / 1e9 + running
 
 
 def samples_per_s(vm: Vm, seconds: float) -> float:
