@@ -199,7 +199,7 @@ def _loops(
             after = replace(after, state=replace(state, constraint=Constraint.NO_TARGET))
         manual = gpu.index in snapshot.orders.loops
         if (manual or not config.control.enabled) and plan is not None:
-            after = _manual(snapshot, after, gpu.index)
+            after = _manual(snapshot, before, after, gpu.index)
         if after.state is not None:
             draft.loops.append(after.state)
             _tell_move(before, after, draft)
@@ -214,13 +214,15 @@ def _loops(
     return kept
 
 
-def _manual(snapshot: Snapshot, after: LoopMemory, index: int) -> LoopMemory:
+def _manual(snapshot: Snapshot, before: LoopMemory, after: LoopMemory, index: int) -> LoopMemory:
     """The loop is off: the quota set by hand stands, the measuring goes on."""
     quota = snapshot.orders.loops.get(index)
     state = after.state
     if state is not None:
-        state = replace(state, constraint=Constraint.OFF, output_cores=quota, moves=after.moves)
-    return replace(after, output_cores=quota, state=state, pid=after.pid.forget())
+        state = replace(state, constraint=Constraint.OFF, output_cores=quota, moves=before.moves)
+    return replace(
+        after, output_cores=quota, state=state, pid=after.pid.forget(), moves=before.moves
+    )
 
 
 def _ranks_behind(plan: _JobPlan, unit: str | None, index: int) -> int:

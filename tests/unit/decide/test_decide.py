@@ -156,11 +156,14 @@ def test_the_first_matching_entry_of_jobs_decides_tier_and_mode() -> None:
 
 def test_an_order_by_hand_switches_one_loop_off_and_sets_its_quota() -> None:
     orders = Orders(loops={0: 1.25})
-    memory, decision = Memory(), None
+    memory, decision, told = Memory(), None, []
     for now in range(60):
-        seen = snapshot(now, job(), sample=gpu(now, 1.0), orders=orders)
+        seen = snapshot(now, job(), sample=gpu(now, 0.3), orders=orders)
         decision, memory = decide(CONFIG, seen, memory)
+        told += [note.kind for note in decision.notes]
     assert decision is not None
+    assert "quota-moved" not in told
+    assert decision.loops[0].moves == 0
     assert decision.limits["msswift-sft100x1-gpu0.scope"].cpu_quota_cores == 1.25
     assert decision.loops[0].constraint.value == "off"
 
