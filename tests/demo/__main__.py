@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from tests.demo import look, stage
-from tests.demo.picture import BLUE, GREEN, GREY, ORANGE, Event, Panel, svg
+from tests.demo.picture import BLUE, GREEN, GREY, ORANGE, Event, Panel, Points, svg
 from tests.demo.screen import Screen
 from tests.node.vm import Vm, VmError
 from tests.node.vm.host import CACHE, LOG
@@ -236,12 +236,11 @@ class Demo:
             )
         ]
         utilization, quota, size, rate = past
-        most = max(v for _, v in rate)
         panels = [
             Panel("utilisation", utilization, 1.0, BLUE, "of the (simulated) GPU", BAND),
-            Panel("quota", quota, max(1.0, *(v for _, v in quota)), ORANGE, "cores", steps=True),
+            Panel("quota", quota, highest(quota), ORANGE, "cores", steps=True),
             Panel("micro-batch", size, 4.0, GREEN, "rows", steps=True),
-            Panel("throughput", rate, math.ceil(most), GREY, "samples/s"),
+            Panel("throughput", rate, 4 * highest(rate, 4.0), GREY, "samples/s"),
         ]
         title = "One real swift sft under swift-governor"
         return svg(title, panels, self._events)
@@ -271,6 +270,11 @@ class Demo:
         for line in out[self._told :]:
             self.screen.see(f"journal: {line}")
         self._told = len(out)
+
+
+def highest(points: Points, unit: float = 1.0) -> float:
+    """The top of an axis: the next half unit above the highest point, in units."""
+    return math.ceil(2 * max(v for _, v in points) / unit) / 2
 
 
 def main() -> int:
