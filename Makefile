@@ -18,7 +18,7 @@ FAKE_NVML := tests/fake_nvml/build/libnvidia-ml.so.1
 # One time stamp for all files of a package: the last commit's.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 
-# What setup installs where it lacks: the daemon's own needs, the tools of check, the tests' VM.
+# What setup installs where it is missing: the daemon's own needs, the tools of check, the tests' VM.
 APT_PACKAGES := python3-venv python3-gi python3-pydbus python3-psutil python3-prometheus-client \
   python3-yaml systemd shellcheck lintian prometheus gcc libc6-dev git rpm \
   e2fsprogs fakeroot mmdebstrap openssh-client qemu-system-x86 util-linux
@@ -34,7 +34,7 @@ say = @printf '\n== %s\n'
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: $(VENV)/ready ## Install Debian packages that lack, and .venv with a working swift-governor
+setup: $(VENV)/ready ## Install missing Debian packages, and .venv with a working swift-governor
 	@# A tree that was moved, or whose .venv another one took, has a command that is not its own.
 	@cd / && { $(CURDIR)/$(VENV)/bin/swift-governor --help >/dev/null 2>&1 && $(CURDIR)/$(PY) -c \
 	  'import swift_governor as s; raise SystemExit(not s.__file__.startswith("$(CURDIR)/"))'; } || \

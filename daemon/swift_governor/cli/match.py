@@ -21,6 +21,7 @@ NO_COMMAND = "swift-governor match: no command line; put it after --, as in: mat
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
+    parser.usage = "%(prog)s [-h] [--comm NAME] [--exe PATH] [--json] -- ARGV ..."
     parser.add_argument("--comm", metavar="NAME", help="the process's name, as in /proc/PID/comm")
     parser.add_argument(
         "--exe", metavar="PATH", help="its executable, as in /proc/PID/exe (else argv is believed)"

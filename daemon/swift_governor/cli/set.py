@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 
+from swift_governor.cli.failure import failure
 from swift_governor.link.client import ERROR, SOCKET_PATH, LinkError, call
 
 NAME = "set"
@@ -20,6 +21,7 @@ _CORES = re.compile(r"(\d+(?:\.\d+)?)(?: ?cores?)?")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``swift-governor set``."""
+    parser.epilog = "for root and the group swift-governor; it holds until --auto or a restart"
     parser.add_argument("--socket", default=SOCKET_PATH, help=argparse.SUPPRESS)
     kinds = parser.add_subparsers(dest="kind", metavar="gpu|job", required=True)
     gpu = kinds.add_parser("gpu", help="switch a GPU's loop off with a quota, or on again")
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             field = error.parameters.get("field")
             print(f"refused: {f'{field}: ' if field else ''}{told}", file=sys.stderr)
             return 1
-        print(f"{error}\nIs it running?  systemctl status swift-governor", file=sys.stderr)
+        print(failure(error, args.socket), file=sys.stderr)
         return 3
     return 0
 

@@ -14,6 +14,7 @@ import os
 import sys
 from typing import Any
 
+from swift_governor.cli.failure import failure
 from swift_governor.cli.status_screen import Paint, screen
 from swift_governor.link import client
 
@@ -22,15 +23,6 @@ HELP = "show jobs, GPUs, and what holds each"
 
 SHOWN, UNREADABLE, NOT_RUNNING = 0, 1, 3
 DEADLINE_S = 5.0
-
-REMEDIES = {
-    client.ABSENT: "The governor isn't running. Start it: systemctl start swift-governor",
-    client.DENIED: "You may not open the governor's socket. Look at its mode: ls -l {socket}",
-    client.TIMEOUT: "The governor doesn't answer. Look why: journalctl -u swift-governor -n 50",
-    client.BROKEN: "What answers isn't this version's governor."
-    " Restart it: systemctl restart swift-governor",
-    client.ERROR: "The governor refused. Look why: journalctl -u swift-governor -n 50",
-}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +39,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         shown = _shown(client.call("Snapshot", {}, args.socket, DEADLINE_S), args.json)
     except client.LinkError as error:
-        remedy = REMEDIES[error.reason].format(socket=args.socket)
-        print(f"swift-governor: {remedy} ({error})", file=sys.stderr)
+        print(failure(error, args.socket), file=sys.stderr)
         return NOT_RUNNING if error.reason == client.ABSENT else UNREADABLE
     # A terminal that speaks no UTF-8 gets "?" for what it can't show, never an exception.
     encoding = sys.stdout.encoding or "utf-8"

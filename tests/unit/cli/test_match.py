@@ -67,3 +67,9 @@ def test_without_a_command_line_it_says_how_to_give_one(capsys):
 def test_words_that_are_not_utf8_are_no_trouble(capsys):
     assert ask(capsys, "--", "python3", "\udcff/swift", "sft")["role"] == "launcher"
     assert run("--", "\udcff") == 0
+
+
+def test_a_line_without_the_two_dashes_shows_where_they_belong(capsys):
+    with pytest.raises(SystemExit):
+        run("swift", "sft", "--model", "q")
+    assert "-- ARGV" in capsys.readouterr().err
