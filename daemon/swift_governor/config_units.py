@@ -105,6 +105,10 @@ def core_count(low: str, high: str) -> Amount:
     return Amount("a number of cores", low, high, "_cores")
 
 
+LIKELY_SHARE = 20
+"""A cap without a unit is likely a percentage from here on."""
+
+
 @dataclass(frozen=True)
 class CapKind:
     """A ``Cap``: a share of the node, a number of cores, or none."""
@@ -122,6 +126,9 @@ class CapKind:
             raise RefusedError(f"{quote(written.text)} is not a cap", "none")
         if text.endswith("%"):
             return Cap(share=self._share.parse(written))
+        if text.isdecimal() and len(text) < 5 and int(text) >= LIKELY_SHARE:
+            # Guessing cores would lift the cap on a smaller node: the careful guess is the share.
+            raise RefusedError(f"{quote(text)} has no unit", f"{text} %")
         return Cap(count=self._cores.parse(written))
 
     def show(self, value: Cap) -> str:

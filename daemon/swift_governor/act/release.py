@@ -263,6 +263,10 @@ def _say(level: int, line: str) -> None:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    parser.description = (
+        "Give back all limits and priorities, as root. Jobs run on. While the governor runs, it "
+        "sets them again with its next tick: stop it first."
+    )
     parser.add_argument(
         "--ledger", default=ledger.PATH, metavar="PATH", help="default: %(default)s"
     )

@@ -88,6 +88,13 @@ KINDS = {
         "or none",
         "3 cores",
     ),
+    "a missing percent sign of a cap, which as cores would be no cap at all": (
+        "tiers: {training: {cap: 80}}",
+        (1, 25),
+        "no unit",
+        "or none",
+        "80 %",
+    ),
     "a unit that there is not": ("tick: {period: 1 sec}", (1, 16), "`sec`", "a time", "1 s"),
     "a unit of something else": (
         "micro_batch: {memory_ceiling: 16 GiB}",
