@@ -40,7 +40,10 @@ def test_a_whole_job_of_agent_ranks_and_loaders_is_in_one_slice_of_its_user(
 ):
     job = governed.start_processes(f"setsid runuser -u alice -- {TORCHRUN}", processes=5)
     started.append(job)
-    seen = governed.wait_until_contained(job)
+    governed.wait_until_contained(job)
+    # Children are born in their parent's scope: the kernel shows them there before a tick told.
+    governed.wait_for_ticks(2)
+    seen = governed.look(job.pids)
     (cgroup,) = set(seen.cgroups.values())
     found = re.fullmatch(
         r"/msswift\.slice/msswift-training\.slice/msswift-training-u1000\.slice/"
