@@ -43,7 +43,7 @@ class Demo:
         self.scope = ""
         self.utilization = 0.0
         self._told = 0
-        self._begun = self._ended = 0.0
+        self._begun = self.ended = 0.0
         self._events: list[Event] = []
 
     def run(self) -> None:
@@ -53,9 +53,9 @@ class Demo:
         self.train()
         self.contained()
         self.micro_batch()
-        self.regulated()
-        self.by_hand()
-        self.stopped()
+        if self.regulated():
+            self.by_hand()
+            self.stopped()
 
     # --------------------------------------------------------------------------------- steps
 
@@ -145,13 +145,14 @@ class Demo:
         nices = vm.run(["ps", "-L", "-o", "ni=", "-p", ",".join(loaders + main)]).stdout.split()
         screen.check(set(nices) == {"15"}, f"all {len(nices)} threads at nice 15")
 
-    def regulated(self) -> None:
-        """The loop moves the loaders' quota until utilisation is in its band."""
+    def regulated(self) -> bool:
+        """The loop moves the loaders' quota until utilisation is in its band; whether it is."""
         screen = self.screen
         screen.title("The GPU's loop")
         screen.wait(f"utilisation to be {BAND[0]:.0%}-{BAND[1]:.0%} (mean of two windows)")
         held = self._until_in_band(420)
-        screen.check(held, f"GPU 0 in its band: {self.utilization:.0%}")
+        if not screen.check(held, f"GPU 0 in its band: {self.utilization:.0%}"):
+            return False
         quota = look.cores(look.cgroup_file(self.vm, self.scope, "cpu.max"))
         shown = look.cgroup_file(self.vm, self.scope, "cpu.max")
         screen.see(f"# cat /sys/fs/cgroup/msswift.slice/…/{self.scope}/cpu.max\n{shown}")
@@ -208,7 +209,7 @@ class Demo:
         """Stop gives everything back, and the job trains on."""
         vm, screen = self.vm, self.screen
         screen.title("Stop it: everything is given back, the job trains on")
-        self._ended = self._guest_time()
+        self.ended = self._guest_time()
         screen.see("# systemctl stop swift-governor")
         vm.run(["systemctl", "stop", "swift-governor"], 120)
         screen.see(vm.run(["sh", "-c", "journalctl -u swift-governor -o cat | tail -n 3"]).stdout)
@@ -225,7 +226,7 @@ class Demo:
 
     def picture(self) -> str:
         """The run from the trainer's link to the stop, as Prometheus recorded it."""
-        begin, end = self._begun, self._ended
+        begin, end = self._begun, self.ended
         past = [
             look.history(self.vm, expression, begin, end)
             for expression in (
@@ -298,7 +299,7 @@ def main() -> int:
             try:
                 demo = Demo(vm, screen, args.disconnect_actuator)
                 demo.run()
-                if args.picture:
+                if args.picture and demo.ended:
                     args.picture.write_text(demo.picture(), encoding="utf-8")
             except BaseException:
                 vm.collect(CACHE / "failures" / "demo")
