@@ -157,9 +157,8 @@ class Demo:
         shown = look.cgroup_file(self.vm, self.scope, "cpu.max")
         screen.see(f"# cat /sys/fs/cgroup/msswift.slice/…/{self.scope}/cpu.max\n{shown}")
         told = look.one(self.vm, f'swift_governor_unit_cpu_quota_cores{{unit="{self.scope}"}}')
-        screen.check(
-            quota is not None and told == quota, f"Prometheus tells the same: {told} cores"
-        )
+        same = quota is not None and told == quota
+        return screen.check(same, f"Prometheus tells the same: {told} cores")
 
     def micro_batch(self) -> None:
         """The simulated memory is too full at micro-batch 4: the governor asks for 2."""
