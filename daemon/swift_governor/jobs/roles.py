@@ -107,8 +107,11 @@ class Roles:
         if self._family.is_copy(process):
             return self._role_of_copy(process)
         remembered = self._before.get(process.id)
-        if found.role is Role.RANK and remembered is not None and self._is_orphan_copy(remembered):
-            return remembered.role, REMEMBERED
+        if found.role is Role.RANK and remembered is not None:
+            # An agent's child is its copy until it execs, and a rank from then on.
+            same_program = remembered.process.argv == process.argv
+            if same_program and self._is_orphan_copy(remembered):
+                return remembered.role, REMEMBERED
         return found.role, found.rule
 
     def _role_of_copy(self, process: Process) -> tuple[Role, str]:

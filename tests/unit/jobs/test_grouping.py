@@ -430,3 +430,12 @@ def test_any_tangle_of_processes_is_grouped_and_none_is_in_two_jobs(first, secon
     members = [member.id for job in jobs for member in job.members]
     assert len(members) == len(set(members))
     assert all(read_name(job.name) for job in jobs)
+
+
+def test_a_rank_seen_as_its_agents_copy_before_its_exec_is_a_rank_after_it():
+    """On a quick node a tick falls between fork and exec; the copy's role must not stick."""
+    whole = torchrun_job()
+    forked = {**whole, 111: dataclasses.replace(whole[111], argv=AGENT, comm="pt_elastic")}
+    before = group(forked)
+    assert roles(only(before))[111] is Role.HELPER
+    assert roles(only(group(whole, before)))[111] is Role.RANK
