@@ -21,7 +21,7 @@ from tests.node.vm import Vm, VmError
 from tests.node.vm.host import CACHE, LOG
 
 BURN_MS = 80
-BAND = (0.43, 0.57)
+BAND = (0.53, 0.67)
 WINDOW_S = 20
 MISSING = """
 _with_quota = properties_of
