@@ -22,7 +22,7 @@ from swift_governor.act.ledger import Ledger
 from swift_governor.act.reconciler import Reconciler
 from swift_governor.act.systemd import Systemd
 from swift_governor.config import DEFAULT_PATH, Config, ConfigError, load
-from swift_governor.jobs.rules import ENVIRON_KEYS, match
+from swift_governor.jobs.rules import ENVIRON_KEYS, match_process
 from swift_governor.link.handlers import Handlers
 from swift_governor.link.server import Server
 from swift_governor.link.sessions import Sessions
@@ -48,8 +48,7 @@ ADMIN_GROUP = "swift-governor"
 
 def is_job(process: Process) -> bool:
     """Whether a command line by itself makes a process part of a job."""
-    found = match(process.argv or (), process.comm, process.exe, process.script_names_swift)
-    return found.role is not None
+    return match_process(process).role is not None
 
 
 class Daemon:

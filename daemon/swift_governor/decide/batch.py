@@ -97,7 +97,7 @@ def batch_tick(
         bad = trainer.last_oom_micro_batch or running
         memory = replace(memory, oom_count=trainer.oom_count, cap=max(1, bad // 2), trial_from=None)
         reason = f"out of memory at micro-batch {bad}"
-        return _move(memory, now, _at_most(trainer, max(1, bad // 2)), reason)
+        return _move(memory, now, rung_at_most(trainer, max(1, bad // 2)), reason)
     if memory.wished is not None and running != memory.wished:
         if trainer.answered_sequence != memory.sequence:
             return memory
@@ -141,7 +141,8 @@ def _memory_share(gpu: GpuSample | None) -> float | None:
     return gpu.memory_used_bytes / gpu.memory_total_bytes
 
 
-def _at_most(trainer: TrainerReport, most: int) -> int:
+def rung_at_most(trainer: TrainerReport, most: int) -> int:
+    """The largest rung of this trainer's steps that is not above ``most``."""
     fitting = [r for r in rungs(trainer.rows_per_step) if r <= most]
     return fitting[-1] if fitting else 1
 
@@ -176,7 +177,7 @@ def _down_for_memory(
     used: float,
 ) -> BatchMemory:
     running = max(1, trainer.running_micro_batch)
-    size = _at_most(trainer, max(1, running // 2))
+    size = rung_at_most(trainer, max(1, running // 2))
     reason = (
         f"GPU memory {used:.0%} above {settings.memory_protect:.0%}, "
         f"aim below {settings.memory_ceiling:.0%}"

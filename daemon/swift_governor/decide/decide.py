@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from swift_governor.config import Config
 from swift_governor.decide import layout as lay
-from swift_governor.decide.batch import BatchMemory, BatchSettings, batch_tick, rungs
+from swift_governor.decide.batch import BatchMemory, BatchSettings, batch_tick, rung_at_most
 from swift_governor.decide.gpu_loop import LoopInput, LoopMemory, LoopSettings, loop_tick
 from swift_governor.decide.memory import JobMemory, Memory
 from swift_governor.decide.pid import PidGains
@@ -316,11 +316,11 @@ def _wish(
         return memory
     ordered = snapshot.orders.micro_batches.get(plan.job.name)
     if ordered is not None:
-        fitting = [r for r in rungs(trainer.rows_per_step) if r <= ordered] or [1]
-        if memory.wished != fitting[-1]:
+        size = rung_at_most(trainer, ordered)
+        if memory.wished != size:
             memory = replace(
                 memory,
-                wished=fitting[-1],
+                wished=size,
                 sequence=memory.sequence + 1,
                 reason="set by hand",
                 changed_at=snapshot.now,
